@@ -1,0 +1,67 @@
+# Two commands do everything on a fresh machine with Python >= 3.11 and a C++ compiler: `make run` and `make test`.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+RUN_DIR ?= runs/latest
+ZOO_MODEL ?= smollm2-135m
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.lockstep-setup
+SOURCES := pyproject.toml constraints.txt $(wildcard setup.py kernels/csrc/*)
+
+# One OpenMP thread for each pytest worker, and no spinning: two thread pools that spin on two cores stop each other.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+.PHONY: help setup zoo run test quality bench clean
+
+help:
+	@echo "make setup    virtual environment in $(VENV), everything installed, the real checkpoint in the cache"
+	@echo "make run      the validation suites on the embedded engine, and a report page"
+	@echo "make test     quality checks, then all tests and all suites"
+	@echo "make quality  ruff, mypy, import-linter"
+	@echo "make bench    speed of the kernels"
+	@echo "make clean    removes builds, caches and runs (not $(VENV))"
+
+$(STAMP): $(SOURCES)
+	@echo "[setup] virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[setup] packages, pinned by constraints.txt (torch first; minutes on a fresh machine)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# A machine without network still runs everything else.
+zoo: $(STAMP)
+	@$(BIN)/python -m harness.zoo fetch $(ZOO_MODEL) > /dev/null \
+		|| echo "[setup] zoo:$(ZOO_MODEL) is not available: the cases that need it will be skipped by name"
+
+setup: $(STAMP) zoo
+	@echo "[setup] ready: $(BIN)/lockstep"
+
+# The report is made even when a suite failed; the exit status is then that of the suites.
+run: setup
+	@status=0; $(PYTEST) suites/ --records=$(RUN_DIR) || status=$$?; \
+	$(BIN)/lockstep report $(RUN_DIR) || { test $$status -ne 0 || status=1; }; \
+	exit $$status
+
+test: setup quality
+	@$(PYTEST) tests/ suites/ --records=runs/test
+
+quality: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@$(BIN)/python -m kernels.bench
+
+clean:
+	rm -rf build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f kernels/*.so kernels/*.dylib $(STAMP)
+	find engine harness kernels reports suites tests -name __pycache__ -type d -prune -exec rm -rf {} +
