@@ -18,7 +18,9 @@ class Tokenizer:
         self.hf = hf
         self.eos_token_id: int | None = hf.eos_token_id
         self.bos_token_id: int | None = hf.bos_token_id
-        self.all_special_ids: frozenset[int] = frozenset(hf.all_special_ids)
+        # What decode leaves out: more than hf.all_special_ids, which has the ones with a role (bos, eos, ...) only.
+        added = {i for i, token in hf.added_tokens_decoder.items() if token.special}
+        self.all_special_ids: frozenset[int] = frozenset(hf.all_special_ids) | added
 
     def __len__(self) -> int:
         """Number of ids, the added tokens included."""
