@@ -1,0 +1,67 @@
+"""The loop: plan, submit, wait, commit. Synchronous and asynchronous scheduling differ in one number (law 1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+
+from engine.config import ResolvedConfig
+from engine.errors import EngineDeadError, IntegrityError, StalledEngineError
+from engine.executor.base import Executor
+from engine.metrics import EngineStats
+from engine.request import Request
+from engine.scheduler import Scheduler
+from engine.step import StepPlan, StepResult
+
+__all__ = ["EngineCore"]
+
+
+class EngineCore:
+    def __init__(self, config: ResolvedConfig, executor: Executor) -> None:
+        self.stats = EngineStats(num_speculative_tokens=config.num_speculative_tokens)
+        self.scheduler = Scheduler(config, self.stats)
+        self.executor = executor
+        self.max_steps_in_flight = 2 if config.async_scheduling else 1
+        self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
+        self._death: EngineDeadError | None = None
+
+    def step(self) -> list[Request]:
+        """Fill the pipeline, wait for the oldest step, commit it; returns the requests that changed.
+
+        Raises `EngineDeadError` if the device side is gone, `StalledEngineError` if nothing can go on.
+        """
+        if self._death is not None:
+            raise EngineDeadError(str(self._death)) from self._death
+        self._fill()
+        if not self._in_flight:
+            if self.scheduler.has_unfinished:
+                raise StalledEngineError(
+                    f"{len(self.scheduler.running)} running and {len(self.scheduler.waiting)} waiting requests, but nothing "
+                    "can be planned and nothing is in flight"
+                )
+            return []
+        plan, future = self._in_flight.popleft()
+        try:
+            result = future.result()
+        except EngineDeadError as error:
+            self._death = error
+            raise
+        return self.scheduler.commit(plan, result)
+
+    def _fill(self) -> None:
+        while len(self._in_flight) < self.max_steps_in_flight:
+            plan = self.scheduler.schedule()
+            if plan is None:
+                return
+            self.stats.num_overlapped_steps += bool(self._in_flight)
+            self._in_flight.append((plan, self.executor.submit(plan)))
+
+    @property
+    def has_work(self) -> bool:
+        """Unfinished requests, or steps in flight whose result has not been taken back."""
+        return bool(self._in_flight) or self.scheduler.has_unfinished
+
+    def check_integrity(self) -> None:
+        self.scheduler.check_integrity()
+        if not self.has_work and self.scheduler.kv_cache.pool.num_free != self.scheduler.kv_cache.pool.num_blocks:
+            raise IntegrityError("the engine is idle, but blocks are held")

@@ -1,0 +1,1 @@
+"""Where the runner lives: a thread of this process, or a worker process."""

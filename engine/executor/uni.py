@@ -1,0 +1,43 @@
+"""The runner in a thread of this process: the host plans and commits while the device computes in calls without the GIL."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from engine.config import ResolvedConfig
+from engine.errors import EngineDeadError
+from engine.executor.base import Executor
+from engine.runner import Runner
+from engine.step import StepPlan, StepResult
+
+__all__ = ["UniExecutor"]
+
+
+class UniExecutor(Executor):
+    supports_async_scheduling = True
+
+    def __init__(self, config: ResolvedConfig) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockstep-device")
+        try:
+            self._runner = self._thread.submit(Runner, config).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+        self._failure: Exception | None = None
+
+    def submit(self, plan: StepPlan) -> Future[StepResult]:
+        return self._thread.submit(self._execute, plan)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        # After a failed step the table no longer says what the host believes, so no later step may run on it.
+        if self._failure is not None:
+            raise EngineDeadError(f"an earlier step failed: {self._failure}") from self._failure
+        try:
+            return self._runner.execute(plan)
+        except Exception as error:
+            self._failure = error
+            raise EngineDeadError(f"step {plan.step_id} failed on the device: {type(error).__name__}: {error}") from error
+
+    def shutdown(self) -> None:
+        self._thread.shutdown(wait=True)
+        self.__dict__.pop("_runner", None)

@@ -1,0 +1,197 @@
+"""The device side: turns a plan into tokens. One ragged batch, one forward, then accept, commit to the table, draft."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.accept import accept_coupled
+from engine.checkpoint import open_checkpoint, resolve_model
+from engine.config import ResolvedConfig
+from engine.drafters.base import DraftContext, Drafter
+from engine.drafters.registry import drafter_class
+from engine.model import Batch, Decoder
+from engine.sampler import Sampler, row_logprobs
+from engine.slot_table import SlotTable
+from engine.step import PlanRow, RowLogprobs, StepPlan, StepResult
+from kernels.backend import create_kernels
+
+__all__ = ["Runner", "load_plugins"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def load_plugins(names: tuple[str, ...]) -> None:
+    """Import the plugin modules; each registers what it brings."""
+    for name in names:
+        importlib.import_module(name)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A step on its way through the model. Ragged arrays are row after row."""
+
+    rows: tuple[PlanRow, ...]
+    slots: Ints  # [rows]
+    query_lens: Ints  # [rows]
+    logit_counts: Ints  # [rows], how many of the row's positions give logits: 0, 1 (prefill) or query_len (decode)
+    batch: Batch
+
+
+class Runner:
+    def __init__(self, config: ResolvedConfig) -> None:
+        load_plugins(config.options.plugins)
+        options = config.options
+        self.config = config
+        self.block_size = options.block_size
+        self.depth = config.num_speculative_tokens
+        self.kernels = create_kernels(options.kernel_backend, config.num_threads)
+        self.model = Decoder(
+            open_checkpoint(resolve_model(options.model)),
+            self.kernels,
+            dtype=options.dtype,
+            max_model_len=config.max_model_len,
+            num_kv_blocks=config.num_kv_blocks,
+            block_size=options.block_size,
+        )
+        self.table = SlotTable(options.max_num_seqs, config.max_model_len, self.depth, options.block_size)
+        self.sampler = Sampler(self.kernels, options.max_num_seqs)
+        self.drafter = self._create_drafter()
+        self._num_logprobs: list[int | None] = [None] * options.max_num_seqs
+        self._block_tables_device = torch.from_numpy(self.table.block_tables)  # shares memory with the table
+
+    def _create_drafter(self) -> Drafter | None:
+        speculative = self.config.speculative
+        if speculative is None:
+            return None
+        return drafter_class(speculative.method)(self.depth, self.config.model.vocab_size, speculative.options)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. Plans come in the order of their ids."""
+        for new in plan.new_slots:
+            self.table.admit(new)
+            self.sampler.admit(new.slot, new.sampling, new.num_prompt_tokens)
+            self._num_logprobs[new.slot] = new.sampling.logprobs
+            if self.drafter is not None:
+                self.drafter.admit(new)
+        launch = self._launch(plan)
+        logits, raw = self._forward(launch)
+        choices, drafts, num_drafted = self._verify(launch, logits)
+        num_emitted, nan = accept_coupled(choices, drafts, num_drafted)
+        wanted = launch.logit_counts > 0
+        num_emitted, nan = np.where(wanted, num_emitted, 0), nan & wanted
+        self._commit(launch, choices, num_emitted)
+        self._draft(launch, num_emitted)
+        return StepResult(
+            step_id=plan.step_id,
+            token_ids=choices.astype(np.int32),
+            num_emitted=num_emitted.astype(np.int32),
+            num_drafted=num_drafted.astype(np.int32),
+            num_computed=launch.query_lens.astype(np.int32),
+            nan_logits=nan,
+            logprobs=self._logprobs(launch, raw, choices, num_emitted),
+        )
+
+    def _launch(self, plan: StepPlan) -> _Launch:
+        table, rows = self.table, plan.rows
+        for row in rows:
+            table.append_blocks(row)
+        slots = np.array([row.slot for row in rows], dtype=np.int64)
+        query_lens = np.array([table.query_len(row) for row in rows], dtype=np.int64)
+        decodes = np.array([row.is_decode for row in rows])
+        wants = np.array([row.wants_token for row in rows])
+        row_of_token = np.repeat(np.arange(len(rows)), query_lens)
+        positions = table.num_computed[slots][row_of_token] + _arange_each(query_lens)
+        slot_of_token = slots[row_of_token]
+        blocks = table.block_tables[slot_of_token, positions // self.block_size].astype(np.int64)
+        batch = Batch(
+            token_ids=torch.from_numpy(table.tokens[slot_of_token, positions].astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            rows=torch.from_numpy(slot_of_token),
+            slot_mapping=torch.from_numpy(blocks * self.block_size + positions % self.block_size),
+            block_tables=self._block_tables_device,
+        )
+        return _Launch(rows, slots, query_lens, np.where(decodes, query_lens, wants), batch)
+
+    def _forward(self, launch: _Launch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits, raw logits), [sum(logit_counts), V] f32, of the last `logit_counts` positions of each row, row after row.
+
+        The second is a copy where log-probabilities are wanted, since the sampler masks the first in place.
+        """
+        if not len(launch.batch.token_ids):
+            empty = torch.zeros((0, self.config.model.vocab_size))
+            return empty, empty
+        hidden = self.model.forward(launch.batch)
+        ends = np.cumsum(launch.query_lens)
+        first = np.repeat(ends - launch.logit_counts, launch.logit_counts)
+        index = first + _arange_each(launch.logit_counts)
+        logits = (
+            self.model.logits(hidden[torch.from_numpy(index)])
+            if len(index)
+            else hidden.new_zeros((0, self.config.model.vocab_size))
+        )
+        wants_logprobs = any(self._num_logprobs[slot] is not None for slot in launch.slots)
+        return logits, logits.clone() if wants_logprobs else logits
+
+    def _verify(self, launch: _Launch, logits: torch.Tensor) -> tuple[Ints, Ints, Ints]:
+        """(choices [rows, K + 1], drafts [rows, K], num_drafted [rows]): what the target says, and what was proposed."""
+        table, counts = self.table, launch.logit_counts
+        row_of_logit = np.repeat(np.arange(len(counts)), counts)
+        place = _arange_each(counts)
+        num_tokens = table.num_tokens[launch.slots]
+        choices = np.full((len(counts), self.depth + 1), -1, dtype=np.int64)
+        choices[row_of_logit, place] = self.sampler.choose(logits, launch.slots[row_of_logit], num_tokens[row_of_logit] + place)
+        num_drafted = np.maximum(counts - 1, 0)
+        columns = num_tokens[:, None] + np.arange(self.depth)
+        return choices, table.tokens[launch.slots[:, None], columns].astype(np.int64), num_drafted
+
+    def _commit(self, launch: _Launch, choices: Ints, num_emitted: Ints) -> None:
+        """What the step has settled goes into the table, where the next step finds it."""
+        table = self.table
+        for index, (row, slot) in enumerate(zip(launch.rows, launch.slots, strict=True)):
+            if not row.wants_token:
+                table.num_computed[slot] += launch.query_lens[index]
+            elif launch.query_lens[index]:
+                table.append_tokens(slot, choices[index, : num_emitted[index]])
+                table.num_computed[slot] = table.num_tokens[slot] - 1
+
+    def _draft(self, launch: _Launch, num_emitted: Ints) -> None:
+        """Propose what the next step verifies; the proposals stand behind the known tokens."""
+        if self.drafter is None:
+            return
+        table = self.table
+        asked = np.array([row.num_next_drafts for row in launch.rows], dtype=np.int64)
+        room = table.token_limit[launch.slots] - table.num_tokens[launch.slots] - 1
+        max_drafts = np.where(num_emitted > 0, np.minimum(asked, room), 0)
+        picked = np.flatnonzero(max_drafts > 0)
+        if not len(picked):
+            return
+        slots = launch.slots[picked]
+        context = DraftContext(slots, table.tokens, table.num_tokens[slots], max_drafts[picked])
+        drafts, counts = self.drafter.propose(context)
+        name = type(self.drafter).__name__
+        assert (counts <= context.max_drafts).all(), f"{name} proposed more drafts than were asked for"
+        assert ((drafts >= 0) & (drafts < self.config.model.vocab_size)).all(), f"{name} proposed an id outside the vocabulary"
+        for slot, start, row, count in zip(slots, context.num_tokens, drafts, counts, strict=True):
+            table.tokens[slot, start : start + count] = row[:count]
+            table.num_drafts[slot] = count
+
+    def _logprobs(self, launch: _Launch, raw: torch.Tensor, choices: Ints, num_emitted: Ints) -> dict[int, RowLogprobs]:
+        starts = np.cumsum(launch.logit_counts) - launch.logit_counts
+        found = {}
+        for index, slot in enumerate(launch.slots):
+            k, emitted = self._num_logprobs[slot], int(num_emitted[index])
+            if k is not None and emitted:
+                rows = raw[starts[index] : starts[index] + emitted]
+                found[index] = row_logprobs(self.kernels, rows, choices[index, :emitted].tolist(), k)
+        return found
+
+
+def _arange_each(counts: Ints) -> Ints:
+    """0..counts[0]-1, 0..counts[1]-1, ... as one array."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
