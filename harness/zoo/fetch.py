@@ -24,7 +24,7 @@ from harness.zoo.catalog import CATALOG, ZooEntry, lookup
 from harness.zoo.tokenizer_files import write_tokenizer
 from harness.zoo.writer import hf_config, hf_generation_config, write_json, write_safetensors
 
-__all__ = ["ZooError", "fetch", "list_zoo", "verify", "zoo_path"]
+__all__ = ["ZooError", "available_model", "fetch", "list_zoo", "verify", "zoo_path"]
 
 MANIFEST = "manifest.json"
 RECIPE_VERSION = 1  # counts up when what is written changes; a cache made by another recipe is made anew
@@ -198,3 +198,16 @@ def _sha256(path: Path) -> str:
 
 def _say(entry: ZooEntry, message: str) -> None:
     print(f"[zoo:{entry.name}] {message}", file=sys.stderr, flush=True)
+
+
+def available_model(model: str) -> str | None:
+    """None if `model` can be tried; for a known `zoo:` model that is not in the cache, the reason with what to run.
+
+    Anything else counts as available: a wrong path that a user has given must fail, not be skipped.
+    """
+    if not model.startswith("zoo:"):
+        return None
+    path = zoo_path(model)
+    if (path / MANIFEST).exists():
+        return None
+    return f"{model} is not in {path.parent}: run `lockstep zoo fetch {path.name}`"
