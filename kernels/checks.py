@@ -6,6 +6,8 @@ returns the sizes that the operation needs.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from kernels.interface import PackedWeight
@@ -13,87 +15,88 @@ from kernels.interface import PackedWeight
 F32, I32, I64 = torch.float32, torch.int32, torch.int64
 
 
-def _tensor(name: str, x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], contiguous: bool = True) -> None:
-    """`x` is a CPU tensor of this dtype and shape; -1 in `shape` is any size."""
+def _tensor(name: str, x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], contiguous: bool = True) -> torch.Size:
+    """Checks that `x` is a CPU tensor of this dtype and shape, where -1 is any size. -> its shape."""
     actual = x.shape
-    if (
-        x.dtype is not dtype
-        or len(actual) != len(shape)
-        or any(want not in (-1, size) for want, size in zip(shape, actual, strict=True))
-        or not x.is_cpu
-        or (contiguous and not x.is_contiguous())
-    ):
-        kind = "contiguous CPU" if contiguous else "CPU"
-        wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
-        layout = "" if x.is_contiguous() else ", not contiguous"
-        raise ValueError(
-            f"{name}: expected a {kind} {dtype} tensor [{wanted}], got {x.device} {x.dtype} {list(x.shape)}{layout}"
-        )
+    if x.dtype is dtype and x.is_cpu and len(actual) == len(shape) and (not contiguous or x.is_contiguous()):
+        if actual == shape:
+            return actual
+        for want, size in zip(shape, actual, strict=True):
+            if want != size and want >= 0:
+                break
+        else:
+            return actual
+    kind = "contiguous CPU" if contiguous else "CPU"
+    wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
+    layout = "" if x.is_contiguous() else ", not contiguous"
+    raise ValueError(f"{name}: expected a {kind} {dtype} tensor [{wanted}], got {x.device} {x.dtype} {list(actual)}{layout}")
 
 
-def _heads(name: str, x: torch.Tensor, heads: int, dim: int) -> None:
-    """`x` is [M, heads, dim] f32 whose rows may be strided."""
-    _tensor(name, x, F32, (-1, heads, dim), contiguous=False)
-    _, row_heads, row_dim = x.shape
-    if x.numel() > 0 and ((row_heads > 1 and x.stride(1) != row_dim) or (row_dim > 1 and x.stride(2) != 1)):
-        raise ValueError(f"{name}: each row must be contiguous, got strides {x.stride()} for shape {list(x.shape)}")
+def _heads(name: str, x: torch.Tensor, shape: tuple[int, int, int]) -> torch.Size:
+    """Checks that `x` is an f32 tensor [M, heads, dim] whose rows may be strided. -> its shape."""
+    actual = _tensor(name, x, F32, shape, contiguous=False)
+    if not x.is_contiguous():
+        _, heads, dim = actual
+        _, head_stride, element_stride = x.stride()
+        if (heads > 1 and head_stride != dim) or (dim > 1 and element_stride != 1):
+            raise ValueError(f"{name}: each row must be contiguous, got strides {x.stride()} for shape {list(actual)}")
+    return actual
 
 
 def check_pack(weight: torch.Tensor) -> tuple[int, int]:
     """-> (N, K)."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"weight: expected float32 or bfloat16, got {weight.dtype}")
-    _tensor("weight", weight, weight.dtype, (-1, -1), contiguous=False)
-    return weight.shape[0], weight.shape[1]
+    n, k = _tensor("weight", weight, weight.dtype, (-1, -1), contiguous=False)
+    return n, k
 
 
 def check_linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> int:
     """-> M."""
-    _tensor("x", x, F32, (-1, weight.in_features))
     if bias is not None:
         _tensor("bias", bias, F32, (weight.out_features,))
-    return x.shape[0]
+    return _tensor("x", x, F32, (-1, weight.in_features))[0]
 
 
 def check_embedding(token_ids: torch.Tensor) -> int:
     """-> M."""
-    _tensor("token_ids", token_ids, I64, (-1,))
-    return token_ids.shape[0]
+    return _tensor("token_ids", token_ids, I64, (-1,))[0]
 
 
 def check_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
     """-> (number of rows, D)."""
-    dim = x.shape[-1] if x.dim() else 0
-    _tensor("x", x, F32, (-1, -1, dim) if x.dim() == 3 else (-1, dim))
+    *rows, dim = _tensor("x", x, F32, (-1, -1) if x.dim() != 3 else (-1, -1, -1))
     _tensor("weight", weight, F32, (dim,))
     if dim == 0:
         raise ValueError("x: expected at least one element in a row")
-    return x.numel() // dim, dim
+    return math.prod(rows), dim
 
 
 def check_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
     """-> (M, D)."""
-    _tensor("x", x, F32, (-1, -1))
-    _tensor("residual", residual, F32, tuple(x.shape))
-    return check_rms_norm(x, weight)
+    shape = _tensor("x", x, F32, (-1, -1))
+    _tensor("residual", residual, F32, shape)
+    rows, dim = shape
+    _tensor("weight", weight, F32, (dim,))
+    if dim == 0:
+        raise ValueError("x: expected at least one element in a row")
+    return rows, dim
 
 
 def check_rope(x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[int, int, int, int]:
     """-> (M, H, D, max_positions)."""
-    _heads("x", x, -1, -1)
-    rows, heads, dim = x.shape
+    rows, heads, dim = _heads("x", x, (-1, -1, -1))
     if dim % 2:
         raise ValueError(f"x: expected an even head size, got {dim}")
     _tensor("positions", positions, I64, (rows,))
-    _tensor("cos", cos, F32, (-1, dim // 2))
-    _tensor("sin", sin, F32, tuple(cos.shape))
-    return rows, heads, dim, cos.shape[0]
+    table = _tensor("cos", cos, F32, (-1, dim // 2))
+    _tensor("sin", sin, F32, table)
+    return rows, heads, dim, table[0]
 
 
 def check_silu_mul(gate_up: torch.Tensor) -> tuple[int, int]:
     """-> (M, F)."""
-    _tensor("gate_up", gate_up, F32, (-1, -1))
-    rows, width = gate_up.shape
+    rows, width = _tensor("gate_up", gate_up, F32, (-1, -1))
     if width % 2:
         raise ValueError(f"gate_up: expected an even width, got {width}")
     return rows, width // 2
@@ -103,15 +106,13 @@ def check_store_kv(
     key: torch.Tensor, value: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor
 ) -> tuple[int, int, int]:
     """-> (M, KVH * D, number of slots)."""
-    _tensor("k_cache", k_cache, F32, (-1, -1, -1, -1))
-    _tensor("v_cache", v_cache, F32, tuple(k_cache.shape))
-    num_blocks, block_size, kv_heads, dim = k_cache.shape
-    _heads("key", key, kv_heads, dim)
-    _heads("value", value, kv_heads, dim)
-    _tensor("slot_mapping", slot_mapping, I64, (key.shape[0],))
-    if value.shape[0] != key.shape[0]:
-        raise ValueError(f"value: expected {key.shape[0]} rows like key, got {value.shape[0]}")
-    return key.shape[0], kv_heads * dim, num_blocks * block_size
+    cache = _tensor("k_cache", k_cache, F32, (-1, -1, -1, -1))
+    _tensor("v_cache", v_cache, F32, cache)
+    num_blocks, block_size, kv_heads, dim = cache
+    rows, _, _ = _heads("key", key, (-1, kv_heads, dim))
+    _heads("value", value, (rows, kv_heads, dim))
+    _tensor("slot_mapping", slot_mapping, I64, (rows,))
+    return rows, kv_heads * dim, num_blocks * block_size
 
 
 def check_paged_attention(
@@ -121,33 +122,32 @@ def check_paged_attention(
     block_tables: torch.Tensor,
     rows: torch.Tensor,
     positions: torch.Tensor,
-) -> tuple[int, int, int, int]:
-    """-> (M, H, KVH, D)."""
-    _tensor("k_cache", k_cache, F32, (-1, -1, -1, -1))
-    _tensor("v_cache", v_cache, F32, tuple(k_cache.shape))
-    kv_heads, dim = k_cache.shape[2], k_cache.shape[3]
-    _heads("query", query, -1, dim)
-    tokens, heads, _ = query.shape
+) -> tuple[int, int, int, int, int, int, int, int]:
+    """-> (M, H, KVH, D, num_blocks, block_size, S, max_blocks)."""
+    cache = _tensor("k_cache", k_cache, F32, (-1, -1, -1, -1))
+    _tensor("v_cache", v_cache, F32, cache)
+    num_blocks, block_size, kv_heads, dim = cache
+    tokens, heads, _ = _heads("query", query, (-1, -1, dim))
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"query: expected a multiple of {kv_heads} heads, got {heads}")
-    _tensor("block_tables", block_tables, I32, (-1, -1))
+    num_rows, max_blocks = _tensor("block_tables", block_tables, I32, (-1, -1))
     _tensor("rows", rows, I64, (tokens,))
     _tensor("positions", positions, I64, (tokens,))
-    return tokens, heads, kv_heads, dim
+    return tokens, heads, kv_heads, dim, num_blocks, block_size, num_rows, max_blocks
 
 
 def check_logits(logits: torch.Tensor) -> tuple[int, int]:
     """-> (R, V)."""
-    _tensor("logits", logits, F32, (-1, -1))
-    return logits.shape[0], logits.shape[1]
+    rows, vocab_size = _tensor("logits", logits, F32, (-1, -1))
+    return rows, vocab_size
 
 
 def check_draws(seeds: torch.Tensor, sample_index: torch.Tensor, positions: torch.Tensor) -> int:
     """-> R."""
-    _tensor("seeds", seeds, I64, (-1,))
-    _tensor("sample_index", sample_index, I32, (seeds.shape[0],))
-    _tensor("positions", positions, I64, (seeds.shape[0],))
-    return seeds.shape[0]
+    (rows,) = _tensor("seeds", seeds, I64, (-1,))
+    _tensor("sample_index", sample_index, I32, (rows,))
+    _tensor("positions", positions, I64, (rows,))
+    return rows
 
 
 def check_sample(
@@ -162,13 +162,12 @@ def check_sample(
 ) -> tuple[int, int]:
     """-> (R, V)."""
     rows, vocab_size = check_logits(logits)
-    _tensor("temperature", temperature, F32, (rows,))
-    _tensor("top_k", top_k, I32, (rows,))
-    _tensor("top_p", top_p, F32, (rows,))
-    _tensor("min_p", min_p, F32, (rows,))
-    _tensor("seeds", seeds, I64, (rows,))
-    _tensor("sample_index", sample_index, I32, (rows,))
-    _tensor("positions", positions, I64, (rows,))
+    for name, x in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        _tensor(name, x, F32, (rows,))
+    for name, x in (("seeds", seeds), ("positions", positions)):
+        _tensor(name, x, I64, (rows,))
+    for name, x in (("top_k", top_k), ("sample_index", sample_index)):
+        _tensor(name, x, I32, (rows,))
     return rows, vocab_size
 
 

@@ -32,7 +32,7 @@ def fma32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 def exp32(x: torch.Tensor) -> torch.Tensor:
     """exp of f32, error below 1 ulp; 0 below -87 (so never a subnormal), infinity above 88.72; exp(0) is 1.
 
-    x = n ln 2 + r with n an integer and |r| <= ln 2 / 2: exp(r) by the polynomial of Cephes `expf`, and n goes into the exponent.
+    x = n ln 2 + r with n an integer and |r| <= ln 2 / 2: exp(r) by the polynomial of Cephes `expf`, n into the exponent.
     """
     magic = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, which then sits in the low bits
 

@@ -144,10 +144,10 @@ class Kernels(ABC):
         purpose)), the first index on ties, in float64.
 
         logits [R, V] f32; temperature, top_p, min_p [R] f32; top_k [R] int32 (0: off); seeds [R] int64 (the 64 bits are used);
-        sample_index [R] int32; positions [R] int64 in [0, 2^56) -> ids [R] int64. temperature 0 means argmax, and then nothing is
-        drawn. Filters in this order, each on what the one before kept: temperature, min_p (e_i >= min_p with
-        e = exp(logit / temperature - max) in float64), top_k (the k largest, ties to the lower id), top_p (the shortest prefix, by
-        falling logit and ties to the lower id, whose mass reaches top_p times the kept mass; at least one; the kept mass is
+        sample_index [R] int32; positions [R] int64 in [0, 2^56) -> ids [R] int64. temperature 0 means argmax, and then nothing
+        is drawn. Filters in this order, each on what the one before kept: temperature, min_p (e_i >= min_p with
+        e = exp(logit / temperature - max) in float64), top_k (the k largest, ties to the lower id), top_p (the shortest prefix,
+        by falling logit and ties to the lower id, whose mass reaches top_p times the kept mass; at least one; the kept mass is
         one chain in id order, the prefix's one chain in its own). -1 for a row as in `argmax`. `ValueError` unless temperature
         is finite and >= 0, top_k >= 0, 0 < top_p <= 1 and 0 <= min_p <= 1.
         """
@@ -156,8 +156,8 @@ class Kernels(ABC):
     def gumbel(
         self, seeds: torch.Tensor, sample_index: torch.Tensor, positions: torch.Tensor, purpose: DrawPurpose, vocab_size: int
     ) -> torch.Tensor:
-        """The noise that `sample` adds: [R, V] float64, `-log(-log(u))` with u from Philox4x32-10, addressed as `kernels/random.py`
-        states. `ValueError` for a position outside of [0, 2^56)."""
+        """The noise that `sample` adds: [R, V] float64, `-log(-log(u))` with u from Philox4x32-10, addressed as
+        `kernels/random.py` states. `ValueError` for a position outside of [0, 2^56)."""
 
     @abstractmethod
     def log_sum_exp(self, logits: torch.Tensor) -> torch.Tensor:

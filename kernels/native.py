@@ -182,7 +182,8 @@ class NativeKernels(Kernels):
         positions: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        m, heads, kv_heads, d = checks.check_paged_attention(query, k_cache, v_cache, block_tables, rows, positions)
+        sizes = checks.check_paged_attention(query, k_cache, v_cache, block_tables, rows, positions)
+        m, heads, _, d, *_ = sizes
         out = query.new_empty(m, heads, d)
         bad = self._lib.ls_paged_attention(
             self._handle,
@@ -195,12 +196,7 @@ class NativeKernels(Kernels):
             positions.data_ptr(),
             scale,
             out.data_ptr(),
-            m,
-            heads,
-            kv_heads,
-            d,
-            *k_cache.shape[:2],
-            *block_tables.shape,
+            *sizes,
         )
         if bad:
             raise checks.attention_error(rows, positions, bad - 1)

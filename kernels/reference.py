@@ -116,10 +116,11 @@ class ReferenceKernels(Kernels):
         positions: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        m, heads, kv_heads, d = checks.check_paged_attention(query, k_cache, v_cache, block_tables, rows, positions)
+        sizes = checks.check_paged_attention(query, k_cache, v_cache, block_tables, rows, positions)
+        m, heads, kv_heads, d, num_blocks, block_size, _, _ = sizes
         out = query.new_empty(m, heads, d)
         for i, (table_row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-            slots = _visible_slots(block_tables, table_row, position, k_cache.shape[0], k_cache.shape[1])
+            slots = _visible_slots(block_tables, table_row, position, num_blocks, block_size)
             if slots is None:
                 raise checks.attention_error(rows, positions, i)
             # [L, H, D]: each query head beside its KV head

@@ -204,7 +204,10 @@ LS_API int64_t ls_paged_attention(void* handle, const float* query, int64_t quer
                     num_blocks, block_size,  num_rows, max_blocks};
   if (const int64_t bad = find_bad_token(a)) return bad;
   const std::vector<Item> items = split(a, call.pool().num_threads());
-  call.pool().parallel_for(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end) {
+  int64_t work = 0;  // multiply-adds of all items
+  for (int64_t i = 0; i < m; i++) work += 2 * (positions[i] + 1) * heads * d;
+  const auto count = static_cast<int64_t>(items.size());
+  call.pool().parallel_for(count, work < 50000 ? count : 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) Worker(a, items[i]).run();
   });
   return 0;

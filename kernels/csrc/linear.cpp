@@ -68,15 +68,20 @@ void tile(const float* __restrict x, int64_t ldx, const Weight* __restrict panel
   });
 }
 
-// How many panels a tile of so many rows takes at once: enough independent chains to hide the latency of the multiply-add.
-int64_t panels_of(int64_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+// How many panels a tile of so many rows takes at once: enough independent chains to hide the latency of the multiply-add, and no
+// more than the registers hold (a bf16 panel needs two more while it is widened).
+template <class Weight>
+constexpr int64_t panels_of(int64_t rows) {
+  return rows == 1 ? 4 : rows == 2 ? 2 : rows == 3 && std::is_same_v<Weight, float> ? 2 : 1;
+}
 
 template <class Weight>
 using Tile = void (*)(const float*, int64_t, const Weight*, int64_t, float*, int64_t, int64_t, bool, const float*);
 
 template <class Weight>
 Tile<Weight> find_tile(int64_t rows, int64_t panels) {
-  static constexpr Tile<Weight> wide[] = {tile<1, 4, Weight>, tile<2, 2, Weight>, tile<3, 2, Weight>};
+  static constexpr Tile<Weight> wide[] = {tile<1, panels_of<Weight>(1), Weight>, tile<2, panels_of<Weight>(2), Weight>,
+                                          tile<3, panels_of<Weight>(3), Weight>};
   static constexpr Tile<Weight> single[] = {tile<1, 1, Weight>, tile<2, 1, Weight>, tile<3, 1, Weight>,
                                             tile<4, 1, Weight>, tile<5, 1, Weight>, tile<6, 1, Weight>};
   return panels > 1 ? wide[rows - 1] : single[rows - 1];
@@ -118,7 +123,7 @@ struct Linear {
       const int64_t block_rows = std::min(kRowBlock, m - m0);
       const int64_t groups = (block_rows + kMaxRows - 1) / kMaxRows;  // of nearly equal size: 7 rows are 4 + 3, not 6 + 1
       const int64_t k_step = groups == 1 ? k : kBlock;                // weights that are used once need no block
-      const int64_t p_step = groups == 1 ? panels_of(block_rows) : 1;
+      const int64_t p_step = groups == 1 ? panels_of<Weight>(block_rows) : 1;
       int64_t k0 = 0;
       do {  // at least once: with k = 0 the outputs are +0 or the bias
         const int64_t depth = std::min(k_step, k - k0);
