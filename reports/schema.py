@@ -105,6 +105,11 @@ class TestRecord:
     extra: dict[str, Any] = field(default_factory=dict)  # fields of a later version, kept aside when reading
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other record, of this run and of others."""
+        return self.run_id, self.nodeid
+
+    @property
     def failing(self) -> bool:
         return self.outcome in FAILING
 

@@ -63,6 +63,7 @@ class Run:
     records: list[TestRecord]
     trailer: RunTrailer | None
     problems: list[str]
+    complete: bool  # it finished, every test has a result, and every result could be read
 
 
 def read_run(path: Path | str) -> Run:
@@ -91,14 +92,16 @@ class _Reader:
         self.trailer: RunTrailer | None = None
         self.records: dict[str, TestRecord] = {}
         self.problems: list[str] = []
+        self.lost = False
 
     def take(self, number: int, line: bytes, *, last: bool) -> None:
         if not line.strip():
             return
         data = _parse(line)
         if data is None:
-            cut = last  # every complete line ends with a newline
-            self.problems.append(f"line {number}: {'cut short' if cut else 'not a JSON object'}, left out")
+            self.lost = True
+            # Every complete line ends with a newline.
+            self.problems.append(f"line {number}: {'cut short' if last else 'not a JSON object'}, left out")
             return
         wrong: list[str] = []
         kind = data.get("kind")
@@ -128,6 +131,7 @@ class _Reader:
         record = from_json(TestRecord, data, wrong)
         if record is None:
             wrong.append("left out")
+            self.lost = True
             return
         if record.outcome not in OUTCOMES:
             wrong.append(f"unknown outcome {record.outcome!r}, taken for an error")
@@ -147,9 +151,19 @@ class _Reader:
                 raise RecordError(f"{file}: no records in it ({'; '.join(self.problems[:3]) or 'no lines'})")
             self.problems.append("no run header: where these results come from is unknown")
             header = RunHeader(run_id=next((record.run_id for record in self.records.values()), "unknown"), schema_version=0)
+        records = list(self.records.values())
+        return Run(file, header, records, self.trailer, self.problems, complete=self._complete() and not self.lost)
+
+    def _complete(self) -> bool:
         if self.trailer is None:
             self.problems.append("the run did not finish: no trailer")
-        return Run(path=file, header=header, records=list(self.records.values()), trailer=self.trailer, problems=self.problems)
+            return False
+        counted = sum(self.trailer.totals.values())
+        if counted != len(self.records):
+            self.problems.append(f"the trailer counts {counted} results, {len(self.records)} could be read")
+        self.problems += self.trailer.problems
+        self.problems += [f"no result: {nodeid}" for nodeid in self.trailer.missing]
+        return counted == len(self.records) and not self.trailer.missing and self.trailer.exit_status in (0, 1)
 
 
 def _parse(line: bytes) -> dict[str, Json] | None:

@@ -27,7 +27,7 @@ class Notes:
 
     def activity(self, counters: Mapping[str, Any]) -> None:
         """What happened: steps overlapped, drafts, accepted, preemptions, cache hits. Numbers of several calls (one for each
-        engine run) add up; a list is added position by position."""
+        engine run) add up; lists are added position by position, mappings key by key."""
         for name, value in coerce_mapping(counters).items():
             self._activity[name] = _add(self._activity.get(name), value)
 
@@ -73,6 +73,8 @@ class Notes:
 def _add(old: Json, new: Json) -> Json:
     if _is_number(old) and _is_number(new):
         return old + new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {name: _add(old.get(name), value) for name, value in new.items()}
     if isinstance(old, list) and isinstance(new, list):
         longer, shorter = (old, new) if len(old) >= len(new) else (new, old)
         return [_add(a, b) for a, b in zip(longer, shorter, strict=False)] + longer[len(shorter) :]

@@ -1,0 +1,7 @@
+"""`python -m reports RUN...`."""
+
+import sys
+
+from reports.cli import main
+
+sys.exit(main())
