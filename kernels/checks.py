@@ -6,8 +6,6 @@ returns the sizes that the operation needs.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from kernels.interface import PackedWeight
@@ -65,11 +63,11 @@ def check_embedding(token_ids: torch.Tensor) -> int:
 
 def check_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
     """-> (number of rows, D)."""
-    *rows, dim = _tensor("x", x, F32, (-1, -1) if x.dim() != 3 else (-1, -1, -1))
+    dim = _tensor("x", x, F32, (-1, -1) if x.dim() != 3 else (-1, -1, -1))[-1]
     _tensor("weight", weight, F32, (dim,))
     if dim == 0:
         raise ValueError("x: expected at least one element in a row")
-    return math.prod(rows), dim
+    return x.numel() // dim, dim
 
 
 def check_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:

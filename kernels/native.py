@@ -134,7 +134,7 @@ class NativeKernels(Kernels):
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         m, d = checks.check_rms_norm(x, weight)
-        out = x.new_empty(x.shape)
+        out = torch.empty_like(x)
         self._lib.ls_rms_norm(self._handle, x.data_ptr(), weight.data_ptr(), out.data_ptr(), m, d, eps)
         return out
 

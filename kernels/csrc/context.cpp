@@ -28,10 +28,6 @@ ThreadPool::ThreadPool(int num_threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  if (getpid() != owner_) {  // a forked child has the object but not the threads
-    for (auto& worker : workers_) worker.detach();
-    return;
-  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -110,7 +106,10 @@ void ThreadPool::work() {
 
 LS_API void* ls_create(int num_threads) { return new lockstep::Context(num_threads); }
 
-LS_API void ls_destroy(void* handle) { delete static_cast<lockstep::Context*>(handle); }
+LS_API void ls_destroy(void* handle) {
+  auto* context = static_cast<lockstep::Context*>(handle);
+  if (!context->pool.has_lost_its_threads()) delete context;  // else there is nothing to join: leave the memory
+}
 
 // Asked of the portable library before the AVX2 one is used.
 LS_API int ls_cpu_has_avx2() {

@@ -22,6 +22,9 @@ class ThreadPool {
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
 
+  // In a forked child the object is there, but its threads are not.
+  bool has_lost_its_threads() const { return getpid() != owner_; }
+
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // body(begin, end) for chunks of at most `grain` that cover [0, count). Chunks are taken dynamically, so a result must not
