@@ -24,11 +24,11 @@ from engine.checkpoint import SUPPORTED_ARCHITECTURES, ModelConfig, cache_dir, e
 from engine.errors import nearest_hint
 from harness.zoo.writer import hf_config, hf_generation_config, write_json, write_safetensors
 
-__all__ = ["BOS_ID", "EOS_ID", "PAD_ID", "TOY_VOCAB_SIZE", "make_toy_checkpoint", "toy_model_path"]
+__all__ = ["BOS_ID", "EOS_ID", "PAD_ID", "TOY_VOCAB_SIZE", "byte_characters", "make_toy_checkpoint", "toy_model_path"]
 
 BOS_ID, EOS_ID, PAD_ID = 256, 257, 258
 TOY_VOCAB_SIZE = 259  # not a multiple of 16: the last panel of the output layer is a part of one
-RECIPE_VERSION = 1  # counts up when the bytes change
+RECIPE_VERSION = 2  # counts up when the bytes change
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}"
@@ -50,7 +50,9 @@ GAINS = {
     "lm_head": 3.2,
 }
 QK_NORM_GAIN = 1.7  # sharpens Qwen3's attention, whose queries and keys are normalised
-UNLIKELY_GAIN, EOS_GAIN = 0.7, 1.0  # of the output rows outside of LIKELY_BYTES
+# Of the output rows outside of LIKELY_BYTES. The end of text comes within 100 tokens in about a fifth of the cases.
+UNLIKELY_GAIN = 0.7
+EOS_GAIN = {"LlamaForCausalLM": 1.0, "Qwen2ForCausalLM": 1.3, "Qwen3ForCausalLM": 1.15}
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _values(config: ModelConfig, seed: int, name: str, shape: tuple[int, ...]) -
     if is_head:
         likelihood = np.full(shape[0], UNLIKELY_GAIN)
         likelihood[LIKELY_BYTES.start : LIKELY_BYTES.stop] = 1.0
-        likelihood[EOS_ID] = EOS_GAIN
+        likelihood[EOS_ID] = EOS_GAIN[config.architecture]
         values *= likelihood[:, None]
     return values.astype(np.float32)
 
@@ -176,7 +178,7 @@ def _write_tokenizer(path: Path, max_length: int) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocab = {character: byte for byte, character in _byte_characters().items()}
+    vocab = {character: byte for byte, character in byte_characters().items()}
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<s>", "</s>", "<pad>")])
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -194,7 +196,7 @@ def _write_tokenizer(path: Path, max_length: int) -> None:
     tokenizer.save_pretrained(str(path))
 
 
-def _byte_characters() -> dict[int, str]:
+def byte_characters() -> dict[int, str]:
     """The printable character by which byte-level tokenizers write each byte: itself where it is one, else from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -34,7 +34,7 @@ def resolve_model(model: str) -> Path:
     if model.startswith(ZOO_PREFIX):
         return _zoo_path(model.removeprefix(ZOO_PREFIX))
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():  # "" would be the current directory
         return path
     is_gguf = path.suffix.lower() == ".gguf"
     if path.is_file():

