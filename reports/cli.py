@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.store import RecordError
+from reports.text import visible
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -61,8 +62,8 @@ def run_report(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"lockstep report: {error.filename}: {error.strerror}", file=sys.stderr)
         return UNREADABLE
-    print(report.verdict.line)
+    print(visible(report.verdict.line))
     for detail in report.verdict.details:
-        print(f"  {detail}")
+        print(f"  {visible(detail)}")
     print(f"Report: {page}")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.model import Report
-from reports.text import code_span
+from reports.text import code_span, visible
 
 __all__ = ["render_summary"]
 
@@ -59,4 +59,4 @@ def _skips(report: Report) -> list[str]:
 
 def _plain(line: str) -> str:
     """The verdict as a heading. It holds names of exception classes, which a plugin may choose."""
-    return "".join(f"\\{character}" if character in r"\`*_[]<>#|&@" else character for character in line)
+    return "".join(f"\\{character}" if character in r"\`*_[]<>#|&@" else character for character in visible(line))

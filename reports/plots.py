@@ -106,4 +106,7 @@ def _svg(figure: Figure, title: str) -> Markup:
         svg = svg.replace(colour, f"var(--{name})")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'font: ([\d.]+)px [^;"]*', r"font: \1px system-ui, sans-serif", svg)
+    # Matplotlib gives the same ids in every plot; on one page they must differ.
+    prefix = re.sub(r"\W+", "-", title.lower())
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
     return Markup(svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1))

@@ -5,11 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from reports import Durations, Figure, RecordWriter, RunHeader, RunTrailer, TestRecord
 
-HOSTILE = "<script>alert(1)</script> \u202eright to left\u202c \x1b[31m a" + "\u0301" * 40 + " `|*_[x](http://e)` @all \u200b" + "x" * 5_000
+HOSTILE = (
+    "<script>alert(1)</script> \u202eright to left\u202c \x1b[31m a"
+    + "\u0301" * 40
+    + " `|*_[x](http://e)` @all \u200b"
+    + "x" * 5_000
+)
 SAMPLING = ("greedy", "temperature", "top-k", "top-p", "min-p", "stop-strings", "n=2", "all-filters")
 
 
@@ -27,7 +35,9 @@ def header(run_id: str = "run-1", **fields: Any) -> RunHeader:
     return RunHeader(run_id=run_id, **(defaults | fields))
 
 
-def record(case: str = "a", outcome: str = "passed", *, suite: str = "test_work", run_id: str = "run-1", **fields: Any) -> TestRecord:
+def record(
+    case: str = "a", outcome: str = "passed", *, suite: str = "test_work", run_id: str = "run-1", **fields: Any
+) -> TestRecord:
     test = fields.pop("test", "test_it")
     defaults: dict[str, Any] = {"durations": Durations(0.01, 0.2, 0.0), "counts": {"requests_compared": 4}}
     return TestRecord(
@@ -116,3 +126,17 @@ def mismatch_evidence() -> dict[str, Any]:
             "async": [candidate(257, -0.2031, " a"), candidate(318, -1.95, " is"), candidate(13, -5.0, "\u202e.")],
         },
     }
+
+
+@pytest.fixture(scope="session")
+def made_up() -> SimpleNamespace:
+    """The functions of this file, and the hostile text."""
+    return SimpleNamespace(
+        HOSTILE=HOSTILE,
+        header=header,
+        record=record,
+        write=write,
+        equivalence_records=equivalence_records,
+        figures=figures,
+        mismatch_evidence=mismatch_evidence,
+    )
