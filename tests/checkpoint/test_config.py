@@ -1,4 +1,4 @@
-"""`ModelConfig.from_hf`: both spellings of the rotary parameters, defaults, and a clear refusal of what we would compute wrongly."""
+"""`ModelConfig.from_hf`: spellings, defaults, and a clear refusal of what we would compute wrongly."""
 
 from __future__ import annotations
 

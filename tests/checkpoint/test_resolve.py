@@ -59,10 +59,6 @@ def test_the_engine_knows_the_names_of_the_harness_catalog() -> None:
 )
 def test_a_path_that_does_not_exist(model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    if model == "":  # pathlib takes it for the current directory, which is no checkpoint
-        with pytest.raises(CheckpointError, match=r"config\.json"):
-            open_checkpoint(resolve_model(model))
-        return
     with pytest.raises(CheckpointError, match="there is no such directory or file"):
         resolve_model(model)
 
@@ -70,9 +66,9 @@ def test_a_path_that_does_not_exist(model: str, monkeypatch: pytest.MonkeyPatch,
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.touch()
-    with pytest.raises(CheckpointError, match="is a file. A model is a directory"):
+    with pytest.raises(CheckpointError, match=r"is a file\. A model is a directory"):
         resolve_model(str(file))
-    with pytest.raises(CheckpointError, match="no such directory or .gguf file"):
+    with pytest.raises(CheckpointError, match=r"no such directory or \.gguf file"):
         open_checkpoint(file)
 
 
