@@ -327,6 +327,7 @@ class LLM:
                 num_drafted_tokens=request.num_drafted_tokens,
                 num_accepted_tokens=request.num_accepted_tokens,
                 num_prefills=request.num_prefills,
+                num_decode_steps=request.num_decode_steps,
             ),
         )
 

@@ -36,7 +36,9 @@ class EngineStats:
     num_prefill_tokens_emitted: int = 0  # one for each prefill that was completed
     num_decode_steps: int = 0  # decode rows that emitted
     num_computed_positions: int = 0  # positions that went through the model, dropped results included
-    num_dropped_rows: int = 0  # results for requests that had ended meanwhile
+    num_dropped_rows: int = 0  # went through the model for requests that had ended meanwhile
+    num_dropped_positions: int = 0  # the positions of those rows
+    num_partial_prefills: int = 0  # prefill rows that left a part of the prompt for later
     num_preemptions: int = 0
     num_prefix_queries: int = 0  # tokens looked up
     num_prefix_hits: int = 0  # tokens found

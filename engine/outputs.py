@@ -27,6 +27,7 @@ class RequestStats:
     num_drafted_tokens: int
     num_accepted_tokens: int
     num_prefills: int
+    num_decode_steps: int
 
 
 @dataclass(frozen=True)

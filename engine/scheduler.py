@@ -230,7 +230,9 @@ class Scheduler:
             request.num_in_flight_tokens_min -= row.wants_token
             request.num_in_flight_tokens_max -= row.num_tokens if row.is_decode else row.wants_token
             if request.status is RequestStatus.FINISHED:
-                self.stats.num_dropped_rows += 1
+                num_computed = int(result.num_computed[index])
+                self.stats.num_dropped_rows += num_computed > 0
+                self.stats.num_dropped_positions += num_computed
                 if request.num_in_flight == 0:
                     self._release(request)
             elif self._commit_row(request, row, index, result):
@@ -266,8 +268,10 @@ class Scheduler:
 
     def _count_tokens(self, request: Request, row: PlanRow, num_emitted: int, num_drafted: int) -> None:
         self.stats.num_generated_tokens += num_emitted
+        self.stats.num_partial_prefills += not row.wants_token
         if num_emitted and row.is_decode:
             self.stats.num_decode_steps += 1
+            request.num_decode_steps += 1
         elif num_emitted:
             self.stats.num_prefill_tokens_emitted += 1
             request.num_prefills += 1

@@ -1,0 +1,81 @@
+"""Options and fixtures of the suites; the recording of results is in `harness/recording`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from harness.datasets.gsm8k import Questions, load_questions
+from harness.engines import missing_from_cache
+from harness.prompts import question_prompts
+from harness.reference import Reference, make_reference
+from harness.tiers import TIERS, is_selected
+from harness.toy_model import toy_model_path
+from harness.workload import WorkItem
+
+pytest_plugins = ["harness.recording"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lockstep")
+    group.addoption("--tier", choices=TIERS, default="default", help="run the cases of this tier and of those before it")
+    group.addoption(
+        "--target-model",
+        default="zoo:smollm2-135m",
+        help="the model of the cases on a real checkpoint: a directory, a GGUF file, a Hugging Face id or a zoo: name",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "tier(name): the first tier that runs the case: " + ", ".join(TIERS))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("--tier")
+    kept = [item for item in items if is_selected(item, chosen)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def toy_model() -> str:
+    """A small random model with the same bytes on every machine."""
+    return str(toy_model_path())
+
+
+@pytest.fixture(scope="session")
+def real_model(pytestconfig: pytest.Config) -> str:
+    """The checkpoint of `--target-model`; the case is skipped, with the way to get it, where it is not on this machine."""
+    name: str = pytestconfig.getoption("--target-model")
+    reason = missing_from_cache(name)
+    if reason is not None:
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture(scope="session")
+def questions() -> Questions:
+    """GSM8K questions where they are to be had, else our own."""
+    return load_questions()
+
+
+@pytest.fixture(scope="session")
+def real_prompts(real_model: str, questions: Questions) -> list[list[int]]:
+    """The twelve shortest of the first hundred questions, as token ids of the real model."""
+    return question_prompts(real_model, sorted(questions.texts[:100], key=len)[:12])
+
+
+@pytest.fixture(scope="session")
+def reference_for() -> Callable[..., Reference]:
+    """Reference runs, made once for each workload of a session."""
+    known: dict[object, Reference] = {}
+
+    def get(model: str, options: dict[str, object], items: Sequence[WorkItem], num_beyond: int) -> Reference:
+        key = (model, tuple(sorted(options.items())), tuple(items), num_beyond)
+        if key not in known:
+            known[key] = make_reference(model, options, items, num_beyond=num_beyond)
+        return known[key]
+
+    return get

@@ -1,0 +1,261 @@
+"""The oracles: what must hold between two runs, and within one. Each raises its own exception and returns what it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from engine import LLM, CompletionOutput
+from harness.divergence import Divergence, explain, find_divergence, top_candidates
+from harness.errors import (
+    AcceptanceRateError,
+    AsyncSchedulingNotEnabledError,
+    ConservationError,
+    FeatureNotExercisedError,
+    FinishReasonMismatchError,
+    LogprobMismatchError,
+    TextMismatchError,
+    TokenMismatchError,
+    WorkBoundError,
+)
+from harness.workload import Run, WorkItem
+
+__all__ = [
+    "assert_acceptance_exactly",
+    "assert_async_was_on",
+    "assert_conservation",
+    "assert_exercised",
+    "assert_prefixes_of",
+    "assert_same_outputs",
+    "assert_work_bounds",
+]
+
+
+def assert_same_outputs(expected: Run, actual: Run, *, case: str, engines: tuple[LLM | None, LLM | None] = (None, None)) -> int:
+    """Ids, log-probabilities where both have them, finish and stop reasons, and text are equal: no tolerance anywhere.
+
+    `engines` (of the expected and of the actual run) are asked for their candidates at a divergence. Returns how many requests
+    were compared; none is a `FeatureNotExercisedError`.
+    """
+    if not expected.outputs or set(expected.outputs) != set(actual.outputs):
+        raise FeatureNotExercisedError(
+            f"{case}: {expected.label} has the requests {sorted(expected.outputs)}, {actual.label} {sorted(actual.outputs)}",
+            case=case,
+        )
+    for request_id, a in expected.outputs.items():
+        b = actual.outputs[request_id]
+        if len(a.outputs) != len(b.outputs) or not a.outputs:
+            raise TokenMismatchError(
+                f"{case}: request {request_id} has {len(a.outputs)} completions in {expected.label}, {len(b.outputs)} in "
+                f"{actual.label}",
+                case=case,
+                request=request_id,
+            )
+        for left, right in zip(a.outputs, b.outputs, strict=True):
+            name = request_id if len(a.outputs) == 1 else f"{request_id}#{left.index}"
+            where = f"{case}: request {name}, {actual.label} against {expected.label}"
+            found = find_divergence(left.token_ids, right.token_ids)
+            if found is not None:
+                _raise_token_mismatch(where, case, name, a.prompt_token_ids, left, found, (expected, actual), engines)
+            _assert_same_ending(where, case, name, left, right)
+    return len(expected.outputs)
+
+
+def _raise_token_mismatch(
+    where: str,
+    case: str,
+    request: str,
+    prompt: Sequence[int],
+    completion: CompletionOutput,
+    found: Divergence,
+    runs: tuple[Run, Run],
+    engines: tuple[LLM | None, LLM | None],
+) -> None:
+    prefix = [*prompt, *completion.token_ids[: found.position]]
+    sides = {run.label: top_candidates(llm, prefix) if llm else [] for run, llm in zip(runs, engines, strict=True)}
+    text, evidence = explain(engines[0] or engines[1], prompt, completion.token_ids, found, sides)
+    raise TokenMismatchError(
+        f"{where}\n{text}",
+        case=case,
+        request=request,
+        position=found.position,
+        expected=found.expected,
+        actual=found.actual,
+        prompt_token_ids=list(prompt),
+        **evidence,
+    )
+
+
+def _assert_same_ending(where: str, case: str, request: str, left: CompletionOutput, right: CompletionOutput) -> None:
+    if left.logprobs is not None and right.logprobs is not None and left.logprobs != right.logprobs:
+        position = next(i for i, (p, q) in enumerate(zip(left.logprobs, right.logprobs, strict=True)) if p != q)
+        raise LogprobMismatchError(
+            f"{where}: the ids are equal, the log-probabilities differ from new token {position} on",
+            case=case,
+            request=request,
+            position=position,
+            expected=repr(left.logprobs[position]),
+            actual=repr(right.logprobs[position]),
+        )
+    ends = [(c.finish_reason, c.stop_reason) for c in (left, right)]
+    if ends[0] != ends[1]:
+        raise FinishReasonMismatchError(
+            f"{where}: the ids are equal, but one ended with {ends[0]}, the other with {ends[1]}",
+            case=case,
+            request=request,
+            expected=list(ends[0]),
+            actual=list(ends[1]),
+        )
+    if left.text != right.text:
+        raise TextMismatchError(
+            f"{where}: the ids are equal, the text is not:\n  expected {left.text!r}\n  actual   {right.text!r}",
+            case=case,
+            request=request,
+            expected=left.text,
+            actual=right.text,
+        )
+
+
+def assert_prefixes_of(reference: Run, actual: Run, items: Sequence[WorkItem], *, case: str) -> int:
+    """Aborted requests hold the beginning of their reference, the others all of it. Returns how many were compared."""
+    aborted = {item.request_id for item in items if item.abort_after_tokens is not None}
+    for request_id in aborted & set(actual.outputs):
+        for left, right in zip(reference.outputs[request_id].outputs, actual.outputs[request_id].outputs, strict=True):
+            found = find_divergence(left.token_ids[: len(right.token_ids)], right.token_ids)
+            if found is not None:
+                raise TokenMismatchError(
+                    f"{case}: aborted request {request_id} is not the beginning of its reference at new token {found.position}",
+                    case=case,
+                    request=request_id,
+                    position=found.position,
+                    expected=found.expected,
+                    actual=found.actual,
+                )
+    kept = {i: output for i, output in reference.outputs.items() if i not in aborted}
+    others = {i: output for i, output in actual.outputs.items() if i not in aborted}
+    compared = assert_same_outputs(
+        Run(reference.label, kept, reference.stats), Run(actual.label, others, actual.stats), case=case
+    )
+    return compared + len(aborted & set(actual.outputs))
+
+
+def assert_async_was_on(llm: LLM, run: Run, *, case: str) -> None:
+    """Resolved on, and at least one step was submitted while another was in flight."""
+    if not llm.config.async_scheduling or run.stats.num_overlapped_steps == 0:
+        raise AsyncSchedulingNotEnabledError(
+            f"{case}: asynchronous scheduling is {'on' if llm.config.async_scheduling else 'off'} "
+            f"(rule {llm.config.async_decision.rule!r}), {run.stats.num_overlapped_steps} steps overlapped",
+            case=case,
+            rule=llm.config.async_decision.rule,
+            num_overlapped_steps=run.stats.num_overlapped_steps,
+        )
+
+
+def assert_exercised(run: Run, *counters: str, case: str) -> None:
+    """Every named counter of the run (a field of `EngineStats`) is above zero: what the case claims really happened."""
+    for counter in counters:
+        if not getattr(run.stats, counter) > 0:
+            raise FeatureNotExercisedError(f"{case}: {run.label} had {counter} = 0", case=case, counter=counter)
+
+
+def assert_acceptance_exactly(run: Run, rate: int, *, case: str) -> int:
+    """Every draft of every request that ended by length was accepted (rate 1), or none at all of any request (rate 0).
+
+    A stop inside an accepted run leaves drafts behind it that were right and do not count, so rate 1 looks at the others.
+    Returns how many drafted tokens were judged; none is a `FeatureNotExercisedError`.
+    """
+    judged = 0
+    for request_id, output in run.outputs.items():
+        for completion in output.outputs:
+            if rate == 1 and completion.finish_reason != "length":
+                continue
+            drafted, accepted = completion.stats.num_drafted_tokens, completion.stats.num_accepted_tokens
+            judged += drafted
+            if accepted != rate * drafted:
+                raise AcceptanceRateError(
+                    f"{case}: request {request_id} of {run.label} accepted {accepted} of {drafted} drafted tokens, "
+                    f"expected {rate * drafted}",
+                    case=case,
+                    request=request_id,
+                    expected=rate * drafted,
+                    actual=accepted,
+                )
+    if not judged:
+        raise FeatureNotExercisedError(f"{case}: {run.label} drafted nothing that could be judged", case=case)
+    return judged
+
+
+def assert_conservation(run: Run, *, case: str) -> None:
+    """Emitted = prefill tokens + sum over steps (1 + accepted), for the run and for each completion; counters within bounds."""
+    stats = run.stats
+
+    def same(what: str, expected: int, actual: int, request: str | None = None) -> None:
+        if expected != actual:
+            message = (
+                f"{case}: {run.label}{f', request {request}' if request else ''}: {what}: expected {expected}, got {actual}"
+            )
+            raise ConservationError(message, case=case, request=request, expected=expected, actual=actual)
+
+    completions = [(f"{i}#{c.index}", c) for i, output in run.outputs.items() for c in output.outputs]
+    for name, c in completions:
+        own = c.stats.num_prefills + c.stats.num_decode_steps + c.stats.num_accepted_tokens
+        same("emitted tokens from prefills, steps and accepted drafts", len(c.token_ids), own, name)
+        if c.logprobs is not None:
+            same("log-probabilities for the emitted tokens", len(c.token_ids), len(c.logprobs), name)
+    total = sum(len(c.token_ids) for _, c in completions)
+    same("emitted tokens in the engine's counter", total, stats.num_generated_tokens)
+    own = stats.num_prefill_tokens_emitted + stats.num_decode_steps + stats.num_accepted_tokens
+    same("emitted tokens from prefills, steps and accepted drafts", total, own)
+    same("accepted tokens summed over positions", stats.num_accepted_tokens, sum(stats.num_accepted_tokens_per_pos))
+    by_request = sum(c.stats.num_accepted_tokens for _, c in completions)
+    same("accepted tokens summed over requests", stats.num_accepted_tokens, by_request)
+    per_pos = stats.num_accepted_tokens_per_pos
+    bounds = [stats.num_drafts, *per_pos]
+    if any(later > earlier for earlier, later in pairwise(bounds)):
+        raise ConservationError(f"{case}: {run.label}: accepted per position rises: {bounds}", case=case, actual=bounds)
+    depth = stats.num_speculative_tokens
+    if not 0 <= stats.num_accepted_tokens <= stats.num_drafted_tokens <= depth * stats.num_drafts:
+        raise ConservationError(
+            f"{case}: {run.label}: not 0 <= accepted {stats.num_accepted_tokens} <= drafted {stats.num_drafted_tokens} "
+            f"<= {depth} x {stats.num_drafts} drafts",
+            case=case,
+        )
+
+
+def assert_work_bounds(sync: Run, asynchronous: Run, *, case: str) -> None:
+    """Asynchronous scheduling costs nothing that the results do not justify.
+
+    Without preemption the positions that went through the model, cache hits added, are those of the tokens, the rejected drafts
+    and the dropped rows. A row is dropped only for a request that a stop or an abort ended, at most one for each: a length can
+    be foreseen. Preemptions: at most one more for each request than the synchronous run had.
+    """
+    for run in (sync, asynchronous):
+        _assert_no_extra_positions(run, case)
+    completions = [c for output in asynchronous.outputs.values() for c in output.outputs]
+    surprising_ends = sum(c.finish_reason != "length" for c in completions)
+    _at_most("dropped rows", surprising_ends, asynchronous.stats.num_dropped_rows, asynchronous, case)
+    _at_most("dropped rows", 0, sync.stats.num_dropped_rows, sync, case)
+    allowed = sync.stats.num_preemptions + len(completions)
+    _at_most("preemptions", allowed, asynchronous.stats.num_preemptions, asynchronous, case)
+
+
+def _assert_no_extra_positions(run: Run, case: str) -> None:
+    stats = run.stats
+    needed = sum(
+        len(output.prompt_token_ids) + len(c.token_ids) - 1
+        for output in run.outputs.values()
+        for c in output.outputs
+        if c.token_ids
+    )
+    rejected = stats.num_drafted_tokens - stats.num_accepted_tokens
+    allowed = needed + rejected + stats.num_dropped_positions
+    spent = stats.num_computed_positions + stats.num_prefix_hits
+    if stats.num_preemptions == 0 and all(c.finish_reason != "abort" for o in run.outputs.values() for c in o.outputs):
+        _at_most("positions through the model", allowed, spent, run, case)
+
+
+def _at_most(what: str, allowed: int, spent: int, run: Run, case: str) -> None:
+    if spent > allowed:
+        raise WorkBoundError(
+            f"{case}: {run.label}: {what}: {spent}, at most {allowed} are justified", case=case, expected=allowed, actual=spent
+        )

@@ -1,0 +1,1 @@
+"""Prompts and problems, each with its origin."""

@@ -1,0 +1,173 @@
+"""Asynchronous scheduling says exactly what synchronous scheduling says, and what each request says alone.
+
+Every cell of the table runs the same requests three ways and compares ids, text, finish and stop reasons, with no tolerance.
+It also asserts that what its name claims really happened (steps overlapped, drafts, preemptions, cache hits, chunks), that no
+token is lost or counted twice, that no work was wasted, and that every slot and block is back at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.datasets.gsm8k import Questions
+from harness.equivalence import DRAFTERS, EquivalenceResult, check_async_equals_sync
+from harness.recording import Notes
+from harness.reference import Reference
+from harness.workload import WorkItem, prompt_hash
+from suites.workloads import BLOCK_SIZE, SAMPLING, real_items, tight_pool, toy_items
+
+K = 3  # speculative tokens; the reference knows K + 1 tokens behind each end, so that an accepted run can go beyond a stop
+ReferenceFor = Callable[..., Reference]
+
+EXECUTORS = {"uni": {"distributed_executor_backend": "uni"}, "mp": {"distributed_executor_backend": "mp"}}
+# The largest request needs 8 blocks of 8; with four at once, 9 blocks force preemption in every set.
+POOLS = {"roomy": {"num_kv_blocks": 96}, "tight": {"num_kv_blocks": 9}}
+PREFILLS = {"whole": {"max_num_batched_tokens": 512}, "chunked": {"max_num_batched_tokens": 18}}
+CACHES = {"nocache": {"enable_prefix_caching": False}, "cache": {"enable_prefix_caching": True}}
+EXERCISED = {"tight": "num_preemptions", "chunked": "num_partial_prefills", "cache": "num_prefix_hits"}
+TOY = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 128}
+
+
+def note(record: Notes, items: list[WorkItem], result: EquivalenceResult) -> None:
+    record.config(result.config)
+    record.activity(result.activity)
+    record.count("requests_compared", result.num_compared)
+    record.provenance({"prompts": prompt_hash(items)})
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("drafts", DRAFTERS)
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_async_equals_sync(
+    executor: str,
+    pool: str,
+    prefill: str,
+    cache: str,
+    drafts: str,
+    sampling: str,
+    toy_model: str,
+    reference_for: ReferenceFor,
+    record: Notes,
+) -> None:
+    items = toy_items(sampling)
+    result = check_async_equals_sync(
+        toy_model,
+        {**TOY, **EXECUTORS[executor], **POOLS[pool], **PREFILLS[prefill], **CACHES[cache]},
+        items,
+        reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1),
+        case=f"{executor}-{pool}-{prefill}-{cache}-{drafts}-{sampling}",
+        drafting=DRAFTERS[drafts],
+        num_speculative_tokens=K,
+        exercised=[EXERCISED[axis] for axis in (pool, prefill, cache) if axis in EXERCISED],
+    )
+    note(record, items, result)
+
+
+@pytest.mark.parametrize("drafts", DRAFTERS)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_staggered_arrivals_and_aborts(
+    executor: str, pool: str, drafts: str, toy_model: str, reference_for: ReferenceFor, record: Notes
+) -> None:
+    """Requests come while others run; two are aborted (one as soon as it was added, one in the middle); nobody else notices."""
+    items = toy_items("temperature")
+    staggered = [replace(item, arrive_at_step=3 * i) for i, item in enumerate(items)]
+    staggered[2] = replace(staggered[2], abort_after_tokens=0)
+    staggered[3] = replace(staggered[3], abort_after_tokens=9)
+    result = check_async_equals_sync(
+        toy_model,
+        {**TOY, **EXECUTORS[executor], **POOLS[pool], **PREFILLS["chunked"], **CACHES["cache"]},
+        staggered,
+        reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1),
+        case=f"staggered-{executor}-{pool}-{drafts}",
+        drafting=DRAFTERS[drafts],
+        num_speculative_tokens=K,
+    )
+    note(record, staggered, result)
+
+
+@pytest.mark.parametrize("num_speculative_tokens", [1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 16])
+@pytest.mark.parametrize("drafts", ["right", "wrong", "mixed"])
+def test_draft_length_meets_block_size(
+    drafts: str, num_speculative_tokens: int, toy_model: str, reference_for: ReferenceFor, record: Notes
+) -> None:
+    """Verify windows that end before, at and behind a block's end, and that span blocks."""
+    items = toy_items("stop-strings")
+    result = check_async_equals_sync(
+        toy_model,
+        {**TOY, **POOLS["roomy"], **PREFILLS["whole"], **CACHES["cache"]},
+        items,
+        reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=num_speculative_tokens + 1),
+        case=f"k{num_speculative_tokens}-{drafts}",
+        drafting=DRAFTERS[drafts],
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    note(record, items, result)
+
+
+# --- the same on a real checkpoint ---------------------------------------------------------------------------------------
+
+REAL_POOLS = ("roomy", "tight")
+REAL_PREFILLS = {"whole": {"max_num_batched_tokens": 2048}, "chunked": {"max_num_batched_tokens": 64}}
+REAL = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 512}
+
+
+def in_default_tier(executor: str, pool: str, prefill: str, drafts: str, sampling: str) -> bool:
+    """Fourteen cells that have every value of every axis, and each kind of draft with both pools; the rest is tier `real`."""
+    if (pool == "tight") != (prefill == "chunked") or sampling == "temperature":
+        return False
+    if drafts in ("plain", "ngram"):
+        return sampling == ("greedy" if executor == "uni" else "all-filters")
+    return executor == "uni" and sampling == ("all-filters" if pool == "tight" else "greedy")
+
+
+def real_cells() -> list[Any]:
+    cells = [
+        (executor, pool, prefill, drafts, sampling)
+        for executor in EXECUTORS
+        for pool in REAL_POOLS
+        for prefill in REAL_PREFILLS
+        for drafts in DRAFTERS
+        for sampling in ("greedy", "temperature", "all-filters")
+    ]
+    return [
+        pytest.param(*cell, marks=() if in_default_tier(*cell) else pytest.mark.tier("real"), id="-".join(cell))
+        for cell in cells
+    ]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("executor", "pool", "prefill", "drafts", "sampling"), real_cells())
+def test_async_equals_sync_on_a_real_checkpoint(
+    executor: str,
+    pool: str,
+    prefill: str,
+    drafts: str,
+    sampling: str,
+    real_model: str,
+    real_prompts: list[list[int]],
+    questions: Questions,
+    reference_for: ReferenceFor,
+    record: Notes,
+) -> None:
+    items = real_items(sampling, real_prompts)
+    num_kv_blocks = 256 if pool == "roomy" else tight_pool(items, BLOCK_SIZE, K)
+    result = check_async_equals_sync(
+        real_model,
+        {**REAL, **EXECUTORS[executor], **REAL_PREFILLS[prefill], "num_kv_blocks": num_kv_blocks},
+        items,
+        reference_for(real_model, {"max_model_len": 512}, items, num_beyond=K + 1),
+        case=f"real-{executor}-{pool}-{prefill}-{drafts}-{sampling}",
+        drafting=DRAFTERS[drafts],
+        num_speculative_tokens=K,
+        exercised=[EXERCISED[axis] for axis in (pool, prefill) if axis in EXERCISED] + ["num_prefix_hits"],
+    )
+    note(record, items, result)
+    record.provenance({"questions": questions.source})

@@ -1,0 +1,74 @@
+"""The requests that the suites send: prompts that meet the boundaries of blocks and chunks, and sets of sampling parameters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from harness.workload import SamplingParams, WorkItem
+
+BLOCK_SIZE = 8
+SHARED_PREFIX = 2 * BLOCK_SIZE  # tokens that every other prompt begins with
+# (prompt tokens behind the shared prefix or in all, max_tokens). Prompt lengths meet every residue that matters modulo the
+# block size; completion lengths run from one token over a few verify windows to several blocks.
+SHAPES = ((1, 26), (7, 1), (8, 13), (9, 30), (5, 2), (8, 21), (15, 34), (23, 6))
+
+SamplingSet = Callable[[int, int], SamplingParams]
+"""(index of the request, max_tokens) -> its parameters."""
+
+SAMPLING: dict[str, SamplingSet] = {
+    "greedy": lambda i, m: SamplingParams(temperature=0, max_tokens=m),
+    "greedy-ignore-eos": lambda i, m: SamplingParams(temperature=0, max_tokens=m, ignore_eos=True),
+    "temperature": lambda i, m: SamplingParams(temperature=0.9, seed=100 + i, max_tokens=m),
+    "top-k": lambda i, m: SamplingParams(temperature=1.3, top_k=1 + i, seed=200 + i, max_tokens=m),
+    "top-p": lambda i, m: SamplingParams(temperature=1.0, top_p=0.35 + 0.08 * i, seed=330 + i, max_tokens=m),
+    "min-p": lambda i, m: SamplingParams(temperature=1.5, min_p=0.02 + 0.03 * i, seed=400 + i, max_tokens=m),
+    "all-filters": lambda i, m: SamplingParams(
+        temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=500 + i, max_tokens=m, min_tokens=min(m, 3)
+    ),
+    "stop-strings": lambda i, m: SamplingParams(
+        temperature=0.7, seed=600 + i, max_tokens=m, stop=["a", "4", "%Z"], include_stop_str_in_output=bool(i % 2)
+    ),
+    "stop-ids": lambda i, m: SamplingParams(
+        temperature=0.7, seed=700 + i, max_tokens=m, stop_token_ids=range(40, 126, 21), min_tokens=min(m, 9 + i)
+    ),
+    "several": lambda i, m: SamplingParams(n=1 + i % 3, temperature=1.0, seed=800 + i, max_tokens=m),
+    "unseeded": lambda i, m: SamplingParams(temperature=1.0, max_tokens=m),
+}
+
+
+def toy_items(sampling: str) -> list[WorkItem]:
+    """Eight requests for the toy model (byte-level, printable ASCII), with the sampling set of that name."""
+    return [
+        WorkItem(f"r{i}", tuple(prompt), SAMPLING[sampling](i, max_tokens))
+        for i, (prompt, max_tokens) in enumerate(zip(_toy_prompts(), (m for _, m in SHAPES), strict=True))
+    ]
+
+
+# Completion lengths of the requests to a real checkpoint.
+REAL_MAX_TOKENS = (18, 6, 22, 1, 12, 20)
+
+
+def real_items(sampling: str, prompts: Sequence[Sequence[int]]) -> list[WorkItem]:
+    """Six requests with real questions, the last one a repetition of the first, so that a prefix is found again."""
+    chosen = [*prompts[: len(REAL_MAX_TOKENS) - 1], prompts[0]]
+    return [
+        WorkItem(f"q{i}", tuple(prompt), SAMPLING[sampling](i, max_tokens))
+        for i, (prompt, max_tokens) in enumerate(zip(chosen, REAL_MAX_TOKENS, strict=True))
+    ]
+
+
+def _toy_prompts() -> list[list[int]]:
+    numbers = random.Random(20240)
+    text = [[numbers.randrange(32, 127) for _ in range(SHARED_PREFIX + 32)] for _ in range(len(SHAPES) + 1)]
+    return [
+        text[-1][:SHARED_PREFIX] + own[:length] if i % 2 == 0 else own[:length]
+        for i, (own, (length, _)) in enumerate(zip(text, SHAPES, strict=False))
+    ]
+
+
+def tight_pool(items: Sequence[WorkItem], block_size: int, num_speculative_tokens: int) -> int:
+    """KV blocks for two or three of the requests at once, so that the older ones soon need what the younger ones hold."""
+    lengths = sorted(len(item.prompt_token_ids) for item in items)
+    at_admission = -(-(lengths[len(lengths) // 2] + 1 + num_speculative_tokens) // block_size)
+    return 5 * at_admission // 2
