@@ -40,9 +40,7 @@ def evidence_blocks(evidence: dict[str, Any]) -> list[Block]:
     for name in names:
         value = evidence[name]
         if name == "expected" and not _is_fact(evidence.get("actual")):
-            blocks.append(
-                Block("expected and actual", [(side, _text(evidence.get(side))) for side in ("expected", "actual")], True)
-            )
+            blocks.append(Block("", [(side, _text(evidence.get(side))) for side in ("expected", "actual")], True))
         elif isinstance(value, dict) and 1 < len(value) <= 3 and all(isinstance(item, list | dict) for item in value.values()):
             blocks.append(Block(name, [(label, _text(item)) for label, item in value.items()], name in _FIRST))
         else:

@@ -64,7 +64,10 @@ def _block(block: Block) -> Markup:
         return tag("details", tag("summary", block.title), *texts)
     if len(block.columns) == 1:
         return join(tag("p", block.title, class_="label"), _text(block.columns[0][1]))
-    sides = [tag("div", tag("p", f"{block.title}: {label}", class_="label"), _text(text)) for label, text in block.columns]
+    sides = [
+        tag("div", tag("p", ": ".join(filter(None, (block.title, label))), class_="label"), _text(text))
+        for label, text in block.columns
+    ]
     return tag("div", *sides, class_="sides")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reports.html import Markup, escape
-from reports.text import one_line, visible
+from reports.text import visible
 
 __all__ = ["outcome_plot", "slowest_plot"]
 
 WIDTH = 7.0  # inches
-MAX_LABEL = 46
+MAX_LABEL = 42
 _OUTCOMES = {"passed": "Passed", "failed": "Failed", "known": "Known defect", "skipped": "Skipped"}
 # Matplotlib wants colours that it knows; each of these stands for a custom property of the page.
 _STAND_INS = {
@@ -41,9 +41,9 @@ def outcome_plot(suites: pd.DataFrame) -> Markup:
         for name, title in _OUTCOMES.items():
             values = suites[name].to_numpy(dtype=float)
             if values.any():
-                axes.barh(_labels(suites.index), values, left=left, color=_STAND_INS[name], label=title, height=0.62)
+                axes.barh(range(len(suites)), values, left=left, color=_STAND_INS[name], label=title, height=0.62)
                 left = [a + float(b) for a, b in zip(left, values, strict=True)]
-        axes.invert_yaxis()
+        _name_bars(axes, suites.index)
         axes.set_xlabel("cases")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, borderaxespad=0, handlelength=1)
@@ -55,16 +55,22 @@ def slowest_plot(cases: pd.DataFrame, count: int = 12) -> Markup:
     slowest = cases.nlargest(count, "seconds")
     with _style():
         figure, axes = _figure(len(slowest))
-        # Two cases may have one label, so the bars are placed by number.
         axes.barh(range(len(slowest)), slowest["seconds"].to_numpy(dtype=float), color=_STAND_INS["time"], height=0.62)
-        axes.set_yticks(range(len(slowest)), _labels(slowest["case"]), parse_math=False)
-        axes.invert_yaxis()
-        axes.set_xlabel("seconds (setup, call and teardown)")
+        _name_bars(axes, slowest["case"])
+        axes.set_xlabel("seconds")
         return _svg(figure, f"The {len(slowest)} slowest cases")
 
 
-def _labels(values: pd.Series | pd.Index) -> list[str]:
-    return [one_line(visible(str(value)), MAX_LABEL).replace("$", r"\$") for value in values]
+def _name_bars(axes: Axes, names: Iterable[object]) -> None:
+    """The first bar on top. Bars are placed by number, since two may have one name; a name is never a formula."""
+    labels = [_label(visible(str(name))) for name in names]
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
+    axes.invert_yaxis()
+
+
+def _label(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
 
 @contextmanager

@@ -81,8 +81,9 @@ def read_run(path: Path | str) -> Run:
     if not data.strip():
         raise RecordError(f"{file}: the file is empty")
     reader = _Reader()
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        reader.take(number, line, last=number == data.count(b"\n") + 1)
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        reader.take(number, line, last=number == len(lines))
     return reader.run(file)
 
 

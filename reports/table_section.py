@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from reports.html import Markup, join, tag
 from reports.model import Report
 from reports.tables import acceptance
@@ -28,13 +26,15 @@ _SUITE_COLUMNS = {
 def suites(report: Report) -> Markup | None:
     if report.cases.empty:
         return None
-    reasons = report.skips.groupby("suite")["reason"].agg("; ".join) if not report.skips.empty else pd.Series(dtype=object)
-    rows = [
-        [tag("th", suite, scope="row"), *_suite_numbers(row), tag("td", clip(str(reasons.get(suite, "")), 200), class_="wide")]
-        for suite, row in report.suites.iterrows()
-    ]
-    total = [tag("th", "All", scope="row"), *_suite_numbers(report.suites.sum()), tag("td")]
-    titles = ["Suite", *_SUITE_COLUMNS.values(), "Why skipped"]
+    reasons = report.skips.groupby("suite")["reason"].agg("; ".join) if not report.skips.empty else None
+    rows = [[tag("th", suite, scope="row"), *_suite_numbers(row)] for suite, row in report.suites.iterrows()]
+    total = [tag("th", "All", scope="row"), *_suite_numbers(report.suites.sum())]
+    titles = ["Suite", *_SUITE_COLUMNS.values()]
+    if reasons is not None:
+        titles.append("Why skipped")
+        for suite, row in zip(report.suites.index, rows, strict=True):
+            row.append(tag("td", clip(str(reasons.get(suite, "")), 200), class_="wide"))
+        total.append(tag("td"))
     return _table("Suites", titles, rows, total if len(rows) > 1 else None, numbers=set(_SUITE_COLUMNS.values()))
 
 

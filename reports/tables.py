@@ -156,7 +156,8 @@ def _matrix(test: str, entries: list[tuple[TestRecord, dict[str, str]]]) -> Matr
     for record, labels in entries:
         place = " · ".join(labels.get(name, "–") for name in row_names), labels.get(column, "–")
         cells[place] = min(cells.get(place, record), record, key=lambda each: _WORST_FIRST.index(each.outcome))
-    rows, columns = (list(dict.fromkeys(place[axis] for place in cells)) for axis in (0, 1))
+    # In order of their names: the order of records is that in which tests ended, which differs between runs.
+    rows, columns = (sorted({place[axis] for place in cells}) for axis in (0, 1))
     return Matrix(test, row_names, rows, columns, cells)
 
 

@@ -144,7 +144,8 @@ def test_the_matrix_has_configurations_down_and_sampling_across(made_up: SimpleN
     (matrix,) = equivalence_matrices(made_up.equivalence_records())
     assert matrix.row_names == ["executor", "pool", "prefill", "drafts"]
     assert (len(matrix.rows), len(matrix.columns), len(matrix.cells)) == (24, 8, 192)
-    assert matrix.rows[0] == "uni · roomy · whole · plain"
+    assert matrix.rows[0] == "mp · roomy · chunked · mixed"
+    assert matrix == equivalence_matrices(reversed(made_up.equivalence_records()))[0], "the order of records does not show"
 
 
 def test_a_cell_shows_its_worst_record(made_up: SimpleNamespace) -> None:
@@ -256,6 +257,7 @@ def test_hostile_text_everywhere_stays_text(build, made_up: SimpleNamespace) -> 
         made_up.record("$x^$", figures=[dataclasses.replace(made_up.figures()[0], name=hostile, unit=hostile[:30])]),
     ]
     page, out = build(records, missing=[hostile], problems=[hostile])
+    assert "$x^$" in page.text, "a name is never a formula"
     assert not {"script", "img"} & {name for name, _ in page.elements}
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert "<script>alert(1)</script>" in page.text
