@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+# Not by an import: the project's folder need not be on the path of a build, and torch need not be there.
+source_digest = runpy.run_path("kernels/source_digest.py")["source_digest"]
+
 SOURCE_DIR = Path("kernels/csrc")
 SOURCES = sorted(str(path) for path in SOURCE_DIR.glob("*.cpp"))
 HEADERS = sorted(str(path) for path in SOURCE_DIR.glob("*.h"))
@@ -23,7 +27,7 @@ HEADERS = sorted(str(path) for path in SOURCE_DIR.glob("*.h"))
 # -ffp-contract=off: a multiply-add is fused only where the source says so, on every machine. No -ffast-math, no -march=native.
 # Without errno and traps, selects and square roots vectorise; no value changes.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-ffp-contract=off"]
-FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", f'-DLS_SOURCE_DIGEST="{source_digest()}"']
 ISA_FLAGS: dict[str, list[str]] = {"portable": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     ISA_FLAGS["avx2"] = ["-mavx2", "-mfma"]

@@ -6,7 +6,7 @@ import functools
 import warnings
 
 from kernels.interface import Kernels
-from kernels.native import ISAS, NativeKernels, NativeUnavailableError, supported_isas
+from kernels.native import HOW_TO_BUILD, ISAS, NativeKernels, load_library, supported_isas
 
 __all__ = ["KERNEL_NAMES", "available_kernels", "create_kernels"]
 
@@ -32,10 +32,7 @@ def create_kernels(name: str = "auto", num_threads: int = 1) -> Kernels:
     if name == "native":
         isas = supported_isas()
         if not isas:
-            raise NativeUnavailableError(
-                "the native kernels are not built; with a C++ compiler on the PATH run `pip install .` or, in a checkout, "
-                "`python setup.py build_ext --inplace`"
-            )
+            load_library("portable")  # raises, and says why
         return NativeKernels(isas[0], num_threads)
     return NativeKernels(name.removeprefix("native-"), num_threads)
 
@@ -48,8 +45,8 @@ def available_kernels() -> list[str]:
 @functools.cache
 def _warn_slow() -> None:
     warnings.warn(
-        "the native kernels are not built, so the slow reference kernels are used (the same results); with a C++ compiler on "
-        "the PATH run `pip install .` or, in a checkout, `python setup.py build_ext --inplace`",
+        "the native kernels are not built from these sources, so the slow reference kernels are used (the same results); "
+        f"{HOW_TO_BUILD}",
         RuntimeWarning,
         stacklevel=3,
     )

@@ -12,6 +12,7 @@ import torch
 
 from kernels import checks
 from kernels.interface import DrawPurpose, Kernels, PackedWeight
+from kernels.source_digest import source_digest
 
 __all__ = ["ISAS", "NativeKernels", "NativeUnavailableError", "library_path", "supported_isas"]
 
@@ -19,9 +20,10 @@ ISAS = ("avx2", "portable")  # the best first
 
 _PTR, _INT, _I64, _F32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
-# name -> (result, arguments); the first argument of all but the first three is the instance.
+# name -> (result, arguments); the first argument of all but the first four is the instance.
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_create": (_PTR, [_INT]),
+    "ls_source_digest": (ctypes.c_char_p, []),
     "ls_cpu_has_avx2": (_INT, []),
     "ls_philox": (None, [_PTR] * 3),
     "ls_destroy": (None, [_PTR]),
@@ -42,7 +44,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class NativeUnavailableError(RuntimeError):
-    """The library is not built, or this CPU cannot run it."""
+    """The library is not built, is built from other sources, or this CPU cannot run it."""
+
+
+HOW_TO_BUILD = (
+    "with a C++ compiler on the PATH run `pip install .` or, in a checkout, `python setup.py build_ext --inplace`"
+)
 
 
 def library_path(isa: str) -> Path:
@@ -55,15 +62,20 @@ def load_library(isa: str) -> ctypes.CDLL:
     path = library_path(isa)
     if not path.exists():
         raise NativeUnavailableError(
-            f"the native-{isa} kernels are not built ({path.name} is missing); with a C++ compiler on the PATH run "
-            "`pip install .` or, in a checkout, `python setup.py build_ext --inplace`"
+            f"the native-{isa} kernels are not built ({path.name} is missing); {HOW_TO_BUILD}"
         )
     if isa == "avx2" and not load_library("portable").ls_cpu_has_avx2():
         raise NativeUnavailableError("the native-avx2 kernels need a CPU with AVX2 and FMA")
     library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    try:
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        digest = library.ls_source_digest().decode()
+    except AttributeError as error:  # a function that this library does not have yet, or no more
+        digest = str(error)
+    if digest != source_digest():
+        raise NativeUnavailableError(f"{path.name} was built from other sources than those in `csrc/`; {HOW_TO_BUILD}")
     return library
 
 

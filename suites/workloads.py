@@ -46,7 +46,7 @@ def toy_items(sampling: str) -> list[WorkItem]:
 
 
 # Completion lengths of the requests to a real checkpoint.
-REAL_MAX_TOKENS = (18, 6, 22, 1, 12, 20)
+REAL_MAX_TOKENS = (24, 14, 20, 1, 18, 10)
 
 
 def real_items(sampling: str, prompts: Sequence[Sequence[int]]) -> list[WorkItem]:
@@ -68,7 +68,7 @@ def _toy_prompts() -> list[list[int]]:
 
 
 def tight_pool(items: Sequence[WorkItem], block_size: int, num_speculative_tokens: int) -> int:
-    """KV blocks for two or three of the requests at once, so that the older ones soon need what the younger ones hold."""
+    """KV blocks for two requests and a little, so that the older ones soon need what the younger ones hold."""
     lengths = sorted(len(item.prompt_token_ids) for item in items)
     at_admission = -(-(lengths[len(lengths) // 2] + 1 + num_speculative_tokens) // block_size)
-    return 5 * at_admission // 2
+    return 2 * at_admission + 1

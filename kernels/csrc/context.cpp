@@ -111,6 +111,9 @@ LS_API void ls_destroy(void* handle) {
   if (!context->pool.has_lost_its_threads()) delete context;  // else there is nothing to join: leave the memory
 }
 
+// The digest of the sources (`kernels/source_digest.py`), from the build.
+LS_API const char* ls_source_digest() { return LS_SOURCE_DIGEST; }
+
 // Asked of the portable library before the AVX2 one is used.
 LS_API int ls_cpu_has_avx2() {
 #if defined(__x86_64__) || defined(__i386__)

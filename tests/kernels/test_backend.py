@@ -27,7 +27,8 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 @pytest.fixture
 def without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "library_path", lambda isa: tmp_path / f"_native_{isa}.so")
-    monkeypatch.setattr(native, "load_library", native.load_library.__wrapped__)
+    for module in (native, backend):
+        monkeypatch.setattr(module, "load_library", native.load_library.__wrapped__)
     backend._warn_slow.cache_clear()
 
 
@@ -63,6 +64,15 @@ def test_auto_without_a_library_warns_once_and_gives_the_reference() -> None:
 def test_native_without_a_library_is_an_error(name: str) -> None:
     with pytest.raises(NativeUnavailableError, match="build_ext"):
         create_kernels(name)
+
+
+@needs_native
+def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "load_library", native.load_library.__wrapped__)
+    monkeypatch.setattr(native, "source_digest", lambda: "other")
+    assert native.supported_isas() == []
+    with pytest.raises(NativeUnavailableError, match="other sources"):
+        create_kernels("native-portable")
 
 
 @pytest.mark.skipif("native-avx2" not in NATIVE, reason="needs the AVX2 library")
