@@ -6,7 +6,7 @@ import functools
 import warnings
 
 from kernels.interface import Kernels
-from kernels.native import HOW_TO_BUILD, ISAS, NativeKernels, load_library, supported_isas
+from kernels.native import HOW_TO_BUILD, ISAS, NativeKernels, supported_isas
 
 __all__ = ["KERNEL_NAMES", "available_kernels", "create_kernels"]
 
@@ -30,10 +30,7 @@ def create_kernels(name: str = "auto", num_threads: int = 1) -> Kernels:
 
         return ReferenceKernels(num_threads)
     if name == "native":
-        isas = supported_isas()
-        if not isas:
-            load_library("portable")  # raises, and says why
-        return NativeKernels(isas[0], num_threads)
+        name = f"native-{next(iter(supported_isas()), 'portable')}"  # without any, the error of that one says why
     return NativeKernels(name.removeprefix("native-"), num_threads)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from kernels import checks
 from kernels.interface import DrawPurpose, Kernels, PackedWeight
-from kernels.source_digest import source_digest
+from kernels.source_digest import SOURCE_DIR, source_digest
 
 __all__ = ["ISAS", "NativeKernels", "NativeUnavailableError", "library_path", "supported_isas"]
 
@@ -47,9 +47,7 @@ class NativeUnavailableError(RuntimeError):
     """The library is not built, is built from other sources, or this CPU cannot run it."""
 
 
-HOW_TO_BUILD = (
-    "with a C++ compiler on the PATH run `pip install .` or, in a checkout, `python setup.py build_ext --inplace`"
-)
+HOW_TO_BUILD = "with a C++ compiler on the PATH run `pip install .` or, in a checkout, `python setup.py build_ext --inplace`"
 
 
 def library_path(isa: str) -> Path:
@@ -61,9 +59,7 @@ def load_library(isa: str) -> ctypes.CDLL:
     """The library for `isa`; loaded once in a process, it has no state of its own."""
     path = library_path(isa)
     if not path.exists():
-        raise NativeUnavailableError(
-            f"the native-{isa} kernels are not built ({path.name} is missing); {HOW_TO_BUILD}"
-        )
+        raise NativeUnavailableError(f"the native-{isa} kernels are not built ({path.name} is missing); {HOW_TO_BUILD}")
     if isa == "avx2" and not load_library("portable").ls_cpu_has_avx2():
         raise NativeUnavailableError("the native-avx2 kernels need a CPU with AVX2 and FMA")
     library = ctypes.CDLL(str(path))
@@ -74,7 +70,7 @@ def load_library(isa: str) -> ctypes.CDLL:
         digest = library.ls_source_digest().decode()
     except AttributeError as error:  # a function that this library does not have yet, or no more
         digest = str(error)
-    if digest != source_digest():
+    if SOURCE_DIR.exists() and digest != source_digest():
         raise NativeUnavailableError(f"{path.name} was built from other sources than those in `csrc/`; {HOW_TO_BUILD}")
     return library
 

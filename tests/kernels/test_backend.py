@@ -27,8 +27,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 @pytest.fixture
 def without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "library_path", lambda isa: tmp_path / f"_native_{isa}.so")
-    for module in (native, backend):
-        monkeypatch.setattr(module, "load_library", native.load_library.__wrapped__)
+    monkeypatch.setattr(native, "load_library", native.load_library.__wrapped__)
     backend._warn_slow.cache_clear()
 
 
