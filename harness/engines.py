@@ -8,8 +8,9 @@ from typing import Any
 
 from engine import LLM, CheckpointError
 from engine.checkpoint import resolve_model
+from kernels.backend import available_kernels
 
-__all__ = ["missing_from_cache", "open_engine", "worker_threads"]
+__all__ = ["kernel_backends", "missing_from_cache", "open_engine", "worker_threads"]
 
 
 def worker_threads() -> int:
@@ -32,3 +33,8 @@ def missing_from_cache(model: str) -> str | None:
     except CheckpointError as error:
         return str(error)
     return None
+
+
+def kernel_backends() -> list[str]:
+    """The kernel backends that run on this machine."""
+    return available_kernels()
