@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from tqdm.auto import tqdm
 
@@ -61,7 +62,7 @@ class LLM:
         self._executor = executor_class(engine_config.distributed_executor_backend)(self.config)
         self._core = EngineCore(self.config, self._executor)
         self._groups: dict[str, _Group] = {}  # unfinished
-        self._group_of_request: dict[str, _Group] = {}
+        self._group_of_request: dict[Request, _Group] = {}
         self._num_arrivals = 0
         self._num_generated = 0
 
@@ -162,7 +163,7 @@ class LLM:
         group = _Group(request_id, text, params, requests)
         for request in requests:
             self._core.scheduler.add(request)
-            self._group_of_request[request.request_id] = group
+            self._group_of_request[request] = group
         self._groups[request_id] = group
         self._core.stats.num_prompt_tokens += len(token_ids)
 
@@ -215,7 +216,7 @@ class LLM:
 
     # --- inside -----------------------------------------------------------------------------------------------------
     def _step_groups(self) -> list[_Group]:
-        changed = {id(group): group for r in self._core.step() if (group := self._group_of_request.get(r.request_id))}
+        changed = {id(group): group for r in self._core.step() if (group := self._group_of_request.get(r))}
         for group in changed.values():
             if group.finished:
                 self._forget(group)
@@ -224,7 +225,7 @@ class LLM:
     def _forget(self, group: _Group) -> None:
         del self._groups[group.request_id]
         for request in group.requests:
-            del self._group_of_request[request.request_id]
+            del self._group_of_request[request]
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):
@@ -240,7 +241,10 @@ class LLM:
             if self._tokenizer is None:
                 raise InvalidRequestError("this engine has no tokenizer (skip_tokenizer_init=True); give token ids.")
             return prompt, self._tokenizer.encode(prompt)
-        return None, [int(token) for token in prompt]
+        try:
+            return None, [operator.index(token) for token in prompt]
+        except TypeError as error:
+            raise InvalidRequestError(f"a prompt is text or a list of integer token ids, got {prompt!r}.") from error
 
     def _check(self, token_ids: list[int], params: SamplingParams) -> None:
         vocab_size, max_model_len = self.config.model.vocab_size, self.config.max_model_len
@@ -352,7 +356,7 @@ class LLM:
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], int)):
+    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], SupportsIndex)):
         return [prompts]  # type: ignore[list-item]
     if not len(prompts):
         raise InvalidRequestError("the list of prompts is empty; give at least one.")

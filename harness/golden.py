@@ -9,7 +9,7 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from harness.toy_model import toy_model_path
 
 __all__ = ["GOLDEN_MODELS", "assert_golden", "compute_golden"]
 
-GOLDEN_MODELS = {
+GOLDEN_MODELS: dict[str, Callable[[], str]] = {
     "llama": lambda: str(toy_model_path("LlamaForCausalLM")),
     "llama-bf16": lambda: str(toy_model_path("LlamaForCausalLM", dtype="bfloat16")),
     "qwen2": lambda: str(toy_model_path("Qwen2ForCausalLM")),

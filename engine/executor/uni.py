@@ -24,8 +24,13 @@ class UniExecutor(Executor):
             self._thread.shutdown()
             raise
         self._failure: Exception | None = None
+        self._closed = False
 
     def submit(self, plan: StepPlan) -> Future[StepResult]:
+        if self._closed:
+            refused: Future[StepResult] = Future()
+            refused.set_exception(EngineDeadError("this engine was shut down"))
+            return refused
         return self._thread.submit(self._execute, plan)
 
     def _execute(self, plan: StepPlan) -> StepResult:
@@ -39,5 +44,6 @@ class UniExecutor(Executor):
             raise EngineDeadError(f"step {plan.step_id} failed on the device: {type(error).__name__}: {error}") from error
 
     def shutdown(self) -> None:
+        self._closed = True
         self._thread.shutdown(wait=True)
         self.__dict__.pop("_runner", None)

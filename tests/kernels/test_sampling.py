@@ -154,6 +154,31 @@ def test_greedy_draws_nothing_and_invalid_rows_are_minus_one(kernels: Kernels) -
             assert tokens.tolist() == [1, -1, -1, -1, 1]
 
 
+def test_argmax_of_ties_far_apart(kernels: Kernels) -> None:
+    logits = normal(0, 1, 2000)
+    logits[0, [700, 1300, 1999]] = 9.0
+    assert kernels.argmax(logits).tolist() == [700]
+
+
+@pytest.mark.parametrize(
+    ("logits", "top_k", "top_p"),
+    [
+        ([1e30] * 2000, 0, 1.0),  # so large that adding the noise changes nothing
+        ([1e30] * 2000, 1999, 1.0),
+        ([-0.0, 0.0, -0.0], 1, 1.0),  # zeros tie whatever their signs
+        ([0.0, -0.0, 0.0], 1, 1.0),
+        ([2.0, 2.0], 0, 0.5),  # the first one reaches the mass exactly
+    ],
+    ids=["noise-vanishes", "noise-vanishes-top-k", "minus-zero-first", "zero-first", "mass-exactly"],
+)
+def test_ties_go_to_the_lower_id(kernels: Kernels, logits: list[float], top_k: int, top_p: float) -> None:
+    r = 12
+    limits = (torch.full((r,), top_k, dtype=torch.int32), torch.full((r,), top_p), torch.zeros(r))
+    address = (torch.arange(r), torch.zeros(r, dtype=torch.int32), torch.arange(r))
+    tokens = kernels.sample(torch.tensor([logits] * r), torch.ones(r), *limits, *address, DrawPurpose.TARGET)
+    assert tokens.tolist() == [0] * r
+
+
 def test_a_large_vocabulary_agrees_with_its_filters(kernels: Kernels) -> None:
     """Every path of the selection (more than twice k candidates, several rounds of top_p) on 20,000 tokens."""
     r, v = 3, 20_000
