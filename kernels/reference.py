@@ -13,7 +13,7 @@ import torch
 
 from kernels import checks
 from kernels.elementary import exp32, exp64, fma32, log64
-from kernels.interface import DrawPurpose, Kernels, PackedWeight
+from kernels.interface import LINEAR_SEGMENT, DrawPurpose, Kernels, PackedWeight
 from kernels.random import gumbel_noise
 
 __all__ = ["ReferenceKernels"]
@@ -47,10 +47,13 @@ class ReferenceKernels(Kernels):
         weight = _own(weight)
         m = checks.check_linear(x, weight, bias)
         columns = weight.data.float().T.contiguous()  # [K, N]
-        acc = x.new_zeros(m, weight.out_features)
-        for k in range(weight.in_features):
-            acc = fma32(x[:, k, None], columns[k], acc)
-        return acc if bias is None else acc + bias
+        total = x.new_zeros(m, weight.out_features)
+        for start in range(0, weight.in_features, LINEAR_SEGMENT):
+            acc = x.new_zeros(m, weight.out_features)
+            for k in range(start, min(start + LINEAR_SEGMENT, weight.in_features)):
+                acc = fma32(x[:, k, None], columns[k], acc)
+            total = acc if start == 0 else total + acc
+        return total if bias is None else total + bias
 
     def embedding(self, weight: PackedWeight, token_ids: torch.Tensor) -> torch.Tensor:
         weight = _own(weight)

@@ -1,6 +1,6 @@
 // Linear layers on packed weights. A weight [N, K] is stored in panels of 16 outputs, [ceil(N / 16)][K][16], the last one padded
-// with zeros. Each output is one chain of fused multiply-adds in k order; an accumulator that is stored after one block of k and
-// loaded for the next continues its chain, so no blocking changes a bit.
+// with zeros. Each output is a sum of segments: for every 128 k one chain of fused multiply-adds from +0, and the chains are added
+// in k order. (One chain over all k has twice the rounding error.) Blocks of k hold whole segments, so no blocking changes a bit.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kWidth = 16;      // outputs of a panel
 constexpr int64_t kMaxRows = 6;     // rows of a tile: 12 accumulators of the 16 vector registers
 constexpr int64_t kRowBlock = 120;  // with a block of k: 138 KB of x, for the L2 cache
-constexpr int64_t kBlock = 288;     // with a panel: 18 KB of weights, for the L1 cache
+constexpr int64_t kSegment = 128;   // k of one chain; part of what the bits are
+constexpr int64_t kBlock = 256;     // whole segments; with a panel: 16 KB of weights, for the L1 cache
 
 struct Shape {
   int64_t m, n, k;
@@ -45,15 +46,13 @@ LS_INLINE void unroll(F&& f) {
   unroll(std::make_index_sequence<N>{}, f);
 }
 
-// c[ROWS, 16 * PANELS] += x[ROWS, depth] * panels, then + bias if there is one. `ldx`, `ldc`, `ldp`: distances between rows of x, rows
-// of c, and panels.
+// c[ROWS, 16 * PANELS] += x[ROWS, depth] * panels, for one segment, then + bias if there is one. `ldx`, `ldc`, `ldp`: distances
+// between rows of x, rows of c, and panels.
 template <size_t ROWS, size_t PANELS, class Weight>
 void tile(const float* __restrict x, int64_t ldx, const Weight* __restrict panel, int64_t ldp, float* __restrict c, int64_t ldc,
           int64_t depth, bool first, const float* bias) {
   f32x8 acc[ROWS * PANELS * 2];
-  unroll<ROWS * PANELS * 2>([&](auto i) {
-    acc[i] = first ? broadcast(0.0f) : load(c + static_cast<int64_t>(i / (PANELS * 2)) * ldc + i % (PANELS * 2) * 8);
-  });
+  unroll<ROWS * PANELS * 2>([&](auto i) { acc[i] = broadcast(0.0f); });
   for (int64_t k = 0; k < depth; k++) {
     f32x8 w[PANELS * 2];
     unroll<PANELS>([&](auto p) { load_row(panel + static_cast<int64_t>(p) * ldp + k * kWidth, w[p * 2], w[p * 2 + 1]); });
@@ -63,8 +62,9 @@ void tile(const float* __restrict x, int64_t ldx, const Weight* __restrict panel
     });
   }
   unroll<ROWS * PANELS * 2>([&](auto i) {
-    const f32x8 sum = bias == nullptr ? acc[i] : add(acc[i], load(bias + i % (PANELS * 2) * 8));
-    store(c + static_cast<int64_t>(i / (PANELS * 2)) * ldc + i % (PANELS * 2) * 8, sum);
+    float* place = c + static_cast<int64_t>(i / (PANELS * 2)) * ldc + i % (PANELS * 2) * 8;
+    const f32x8 sum = first ? acc[i] : add(load(place), acc[i]);
+    store(place, bias == nullptr ? sum : add(sum, load(bias + i % (PANELS * 2) * 8)));
   });
 }
 
@@ -95,7 +95,17 @@ struct Linear {
   float* out;
   Shape shape;
 
-  // Rows [m0, m0 + rows) of panels [p0, p0 + panels), for the k of one block.
+  // Rows [m0, m0 + rows) of panels [p0, p0 + panels), for the segments of one block.
+  void run_block(int64_t m0, int64_t rows, int64_t p0, int64_t panels, int64_t k0, int64_t depth) const {
+    int64_t done = 0;
+    do {  // at least once: with k = 0 the outputs are +0 or the bias
+      const int64_t segment = std::min(kSegment, depth - done);
+      run_tile(m0, rows, p0, panels, k0 + done, segment);
+      done += segment;
+    } while (done < depth);
+  }
+
+  // The same for one segment.
   void run_tile(int64_t m0, int64_t rows, int64_t p0, int64_t panels, int64_t k0, int64_t depth) const {
     const auto [m, n, k] = shape;
     const Weight* panel = packed + p0 * k * kWidth + k0 * kWidth;
@@ -125,13 +135,13 @@ struct Linear {
       const int64_t k_step = groups == 1 ? k : kBlock;                // weights that are used once need no block
       const int64_t p_step = groups == 1 ? panels_of<Weight>(block_rows) : 1;
       int64_t k0 = 0;
-      do {  // at least once: with k = 0 the outputs are +0 or the bias
+      do {
         const int64_t depth = std::min(k_step, k - k0);
         for (int64_t p = p0; p < p1;) {
           const int64_t panels = p + p_step <= std::min(p1, full_panels) ? p_step : 1;
           for (int64_t g = 0; g < groups; g++) {
             const int64_t begin = block_rows * g / groups, end = block_rows * (g + 1) / groups;
-            run_tile(m0 + begin, end - begin, p, panels, k0, depth);
+            run_block(m0 + begin, end - begin, p, panels, k0, depth);
           }
           p += panels;
         }

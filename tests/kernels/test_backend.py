@@ -183,6 +183,7 @@ def test_shapes_and_dtypes_are_checked(kernels: Kernels) -> None:
         lambda: kernels.add_rms_norm(x, normal(0, 3, 8), normal(0, 8), 1e-5),
         lambda: kernels.silu_mul(normal(0, 2, 7)),
         lambda: kernels.rope(normal(0, 2, 8, 2).transpose(1, 2), ids, normal(0, 9, 4), normal(0, 9, 4)),
+        lambda: kernels.rope(normal(0, 2, 2, 16)[..., :8], ids, normal(0, 9, 4), normal(0, 9, 4)),
         lambda: kernels.argmax(x[0]),
         lambda: kernels.gumbel(ids, ids, ids, DrawPurpose.TARGET, 5),
     ]

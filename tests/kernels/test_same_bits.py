@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.elementary import exp32
 from kernels.interface import DrawPurpose, Kernels
 from tests.kernels.support import NATIVE, all_kernels, assert_same_bits, few, generator, kernels_of, normal, seeds
 
@@ -102,6 +103,24 @@ def test_silu_mul_over_the_whole_range_of_exp() -> None:
     gate = torch.linspace(-100, 100, 200_001)
     gate_up = torch.stack([gate, torch.ones_like(gate)], dim=1)
     assert_all_agree(lambda kernels: kernels.silu_mul(gate_up))
+
+
+def test_exp_bit_by_bit() -> None:
+    """Attention over the scores 0 and s with the values 0 and 1 is exp(s) itself, once exp(s) vanishes beside 1."""
+    odd_nan = torch.tensor([0x7FC001FF], dtype=torch.int32).view(torch.float32)  # its low bits must not leak into the exponent
+    scores = torch.cat([torch.linspace(-89, -17, 5000), odd_nan])
+    query = torch.zeros(len(scores), 1, 8)
+    query[:, 0, 0] = scores
+    k_cache, v_cache = torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 1, 8)
+    k_cache[0, 1, 0, 0] = v_cache[0, 1] = 1.0
+    arguments = (
+        torch.zeros(1, 1, dtype=torch.int32),
+        torch.zeros(len(scores), dtype=torch.int64),
+        torch.ones(len(scores)).long(),
+    )
+    expected = exp32(scores)[:, None, None].expand(-1, 1, 8).contiguous()
+    for kernels in all_kernels()[1:]:
+        assert_same_bits(kernels.paged_attention(query, k_cache, v_cache, *arguments, 1.0), expected)
 
 
 @few
