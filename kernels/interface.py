@@ -5,8 +5,8 @@ not depend on the other rows, on its place in the batch, on the number of thread
 therefore computes the *same* bits, and `kernels/reference.py` is the readable definition of them:
 
 * fp32 arithmetic with round-to-nearest; `fma(a, b, c)` is a fused multiply-add (one rounding).
-* `linear`: each output is a sum of segments of 128 k: in a segment one chain `acc = fma(x[k], w[k], acc)` in k order from acc = +0;
-  the chains are added in order, then the bias. (One chain over all k has twice the rounding error of torch's fp32.)
+* `linear`: each output is a sum of segments of 128 k: in a segment one chain `acc = fma(x[k], w[k], acc)` in k order from
+  acc = +0; the chains are added in order, then the bias. (One chain over all k has twice the rounding error of torch's fp32.)
 * Reductions inside a row (`dot`, a norm's sum of squares, ...) use 8 lanes: lane l takes the elements l, l + 8, l + 16, ... in
   order, as one chain of fused multiply-adds (a missing tail element leaves its lane alone), and the lanes are added as
   ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)).
