@@ -8,6 +8,9 @@ VENV ?= .venv
 WORKERS ?= 2
 RUN_DIR ?= runs/latest
 ZOO_MODEL ?= smollm2-135m
+# The questions of the cases on a real checkpoint; without this directory they are our own.
+LOCKSTEP_GSM8K_DIR ?= $(abspath $(wildcard ../shared/gsm8k))
+export LOCKSTEP_GSM8K_DIR
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -43,14 +46,18 @@ zoo: $(STAMP)
 setup: $(STAMP) zoo
 	@echo "[setup] ready: $(BIN)/lockstep"
 
-# The report is made even when a suite failed; the exit status is then that of the suites.
+# $(call tested,PATHS,RUN): the report is made even when a test failed; the exit status is then that of the tests.
+define tested
+@status=0; $(PYTEST) $(1) --records=$(2) || status=$$?; \
+$(BIN)/lockstep report $(2) || { test $$status -ne 0 || status=1; }; \
+exit $$status
+endef
+
 run: setup
-	@status=0; $(PYTEST) suites/ --records=$(RUN_DIR) || status=$$?; \
-	$(BIN)/lockstep report $(RUN_DIR) || { test $$status -ne 0 || status=1; }; \
-	exit $$status
+	$(call tested,suites/,$(RUN_DIR))
 
 test: setup quality
-	@$(PYTEST) tests/ suites/ --records=runs/test
+	$(call tested,tests/ suites/,runs/test)
 
 quality: $(STAMP)
 	$(BIN)/ruff check .
