@@ -153,9 +153,10 @@ struct Linear {
   void run(ThreadPool& pool) const {
     const int64_t panels = (shape.n + kWidth - 1) / kWidth;
     const int64_t work = shape.m * shape.k * kWidth;  // multiply-adds of one panel; some 20 of them take a nanosecond
-    const int64_t fair = panels / (4 * pool.num_threads());
+    const int64_t fair = panels / (8 * pool.num_threads());
     const int64_t worth = 1 + 100000 / (work + 1);
-    const int64_t grain = (std::max(fair, worth) + 3) / 4 * 4;
+    const int64_t step = shape.m <= kMaxRows ? panels_of<Weight>(shape.m) : 1;
+    const int64_t grain = (std::max(fair, worth) + step - 1) / step * step;
     pool.parallel_for(shape.m == 0 ? 0 : panels, grain, [&](int64_t begin, int64_t end) { run_panels(begin, end); });
   }
 };
