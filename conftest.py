@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from harness.datasets.gsm8k import Questions, load_questions
-from harness.engines import missing_from_cache
+from harness.engines import kernel_backends, missing_from_cache, worker_threads
 from harness.prompts import question_prompts
 from harness.reference import Reference, make_reference
 from harness.tiers import TIERS, is_selected
@@ -29,6 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "tier(name): the first tier that runs the case: " + ", ".join(TIERS))
+
+
+def pytest_report_header() -> str:
+    return f"lockstep: kernels {kernel_backends()[0]}, {worker_threads()} threads"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

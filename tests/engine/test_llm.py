@@ -248,13 +248,18 @@ def test_a_context_manager_frees_the_engine(toy_model: str) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 4, 259])
 def test_logprobs_of_every_token(k: int, new_llm: NewLLM, toy_model: str) -> None:
-    """P-08: against log_softmax in float64 of a fresh forward over the tokens before; the chosen token is always among them."""
+    """P-08: against log_softmax in float64 of a fresh forward over the tokens before; the chosen token is always among them.
+
+    They are raw: neither the temperature, nor top-k, nor the stop ids that min_tokens masks show in them.
+    """
     import torch
 
     from harness.transformers_reference import engine_logits
 
     llm = new_llm()
-    params = SamplingParams(temperature=1.1, top_k=30, seed=3, max_tokens=10, min_tokens=10, logprobs=k, ignore_eos=True)
+    params = SamplingParams(
+        temperature=1.1, top_k=30, seed=3, max_tokens=10, min_tokens=10, stop_token_ids=range(60, 127), logprobs=k
+    )
     for prompt in GOOD:
         output = generate(llm, [prompt], params)[0].outputs[0]
         assert output.logprobs is not None
