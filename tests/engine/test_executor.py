@@ -139,6 +139,13 @@ def test_shutdown_ends_the_worker_and_may_come_twice(new_llm: NewLLM) -> None:
         generate(llm)
 
 
+def test_uni_says_that_it_was_shut_down(new_llm: NewLLM) -> None:
+    llm = new_llm()
+    generate(llm)
+    llm.shutdown()
+    assert_dead(llm, "this engine was shut down")
+
+
 def test_shutdown_with_steps_in_flight(new_llm: NewLLM) -> None:
     for options in ({}, MP):
         llm = new_llm(**options)

@@ -46,6 +46,8 @@ BAD_REQUESTS: dict[str, tuple[Any, SamplingParams, str]] = {
     "stop-id-too-large": ([65], replace(GREEDY, stop_token_ids=[259]), "stop_token_ids holds token id 259"),
     "logprobs-too-many": ([65], replace(GREEDY, logprobs=260), "above the vocabulary size"),
     "unknown-key": ({"promt": "a"}, GREEDY, "'prompt' or 'prompt_token_ids', got ..promt"),
+    "no-integers": ([65, 1.5], GREEDY, "text or a list of integer token ids"),
+    "no-prompt": (None, GREEDY, "text or a list of integer token ids"),
     "two-keys": ({"prompt": "a", "prompt_token_ids": [1]}, GREEDY, "'prompt' or 'prompt_token_ids'"),
 }
 
@@ -395,6 +397,19 @@ def test_an_id_is_free_again_while_a_step_of_its_old_request_is_in_flight(num_st
     outputs = step_to_the_end(llm)
     assert outputs["a"].outputs[0].token_ids == expected[1]
     assert outputs["other"].outputs[0].token_ids == expected[2]
+    llm.check_integrity()
+
+
+def test_ids_of_completions_and_of_requests_do_not_meet(new_llm: NewLLM) -> None:
+    """The second completion of "a" is another request than "a#1"."""
+    llm = new_llm()
+    params = replace(SAMPLED, seed=3, max_tokens=6)
+    expected = [c.token_ids for c in generate(llm, [GOOD[0]], replace(params, n=2))[0].outputs]
+    llm.add_request("a", GOOD[0], replace(params, n=2))
+    llm.add_request("a#1", GOOD[1], GREEDY)
+    outputs = step_to_the_end(llm)
+    assert [c.token_ids for c in outputs["a"].outputs] == expected
+    assert outputs["a#1"].outputs[0].token_ids == generate(llm, [GOOD[1]])[0].outputs[0].token_ids
     llm.check_integrity()
 
 
