@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,11 +96,16 @@ class EngineConfig:
     kernel_backend: str = "auto"
     num_threads: int | None = None
     """Threads of the device side; None: the cores that this process may use."""
-    plugins: tuple[str, ...] = ()
+    plugins: str | Sequence[str] = ()
     """Modules imported in every process of the engine before anything else, for instance to register drafters."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plugins", tuple(self.plugins))
+        object.__setattr__(self, "plugins", (self.plugins,) if isinstance(self.plugins, str) else tuple(self.plugins))
+        if not is_int(self.seed):
+            raise ValueError(f"seed must be an integer, got {self.seed!r}.")
+        for name in ("skip_tokenizer_init", "enable_prefix_caching", "enable_chunked_prefill", "enable_dbo"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             self._check_positive(name)
         for name in ("max_model_len", "num_kv_blocks", "num_threads"):
@@ -114,7 +119,7 @@ class EngineConfig:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
-        if self.async_scheduling not in (None, True, False):
+        if self.async_scheduling is not None and not isinstance(self.async_scheduling, bool):
             raise ValueError(f"async_scheduling must be None, True or False, got {self.async_scheduling!r}.")
 
     def _check_positive(self, name: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from engine.config import ResolvedConfig
 from engine.errors import EngineDeadError, IntegrityError, StalledEngineError
@@ -32,7 +34,8 @@ class EngineCore:
         """
         if self._death is not None:
             raise EngineDeadError(str(self._death)) from self._death
-        self._fill()
+        with self._unbroken():
+            self._fill()
         if not self._in_flight:
             if self.scheduler.has_unfinished:
                 raise StalledEngineError(
@@ -40,13 +43,24 @@ class EngineCore:
                     "can be planned and nothing is in flight"
                 )
             return []
-        plan, future = self._in_flight.popleft()
+        plan, future = self._in_flight[0]
         try:
-            result = future.result()
+            result = future.result()  # an interrupt that comes here loses nothing: the step is still in flight
         except EngineDeadError as error:
             self._death = error
             raise
-        return self.scheduler.commit(plan, result)
+        with self._unbroken():
+            self._in_flight.popleft()
+            return self.scheduler.commit(plan, result)
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """Whatever breaks off planning or committing leaves books that cannot be trusted, so the engine does not go on."""
+        try:
+            yield
+        except BaseException as error:
+            self._death = EngineDeadError(f"a step was broken off by {type(error).__name__}: {error}")
+            raise
 
     def _fill(self) -> None:
         while len(self._in_flight) < self.max_steps_in_flight:

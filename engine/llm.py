@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from numbers import Integral
 from types import TracebackType
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tqdm.auto import tqdm
 
@@ -27,6 +29,8 @@ from engine.stop import StopChecker
 from engine.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["LLM", "Prompt"]
+
+_SMALLEST_FLOAT32 = 2.0**-126  # a top_p below it still keeps one token
 
 Prompt: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
@@ -240,14 +244,18 @@ class LLM:
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 raise InvalidRequestError("this engine has no tokenizer (skip_tokenizer_init=True); give token ids.")
-            return prompt, self._tokenizer.encode(prompt)
+            try:
+                return prompt, self._tokenizer.encode(prompt)
+            except (TypeError, ValueError) as error:
+                raise InvalidRequestError(f"the tokenizer refuses the prompt {prompt!r}: {error}") from error
         try:
             return None, [operator.index(token) for token in prompt]
         except TypeError as error:
             raise InvalidRequestError(f"a prompt is text or a list of integer token ids, got {prompt!r}.") from error
 
     def _check(self, token_ids: list[int], params: SamplingParams) -> None:
-        vocab_size, max_model_len = self.config.model.vocab_size, self.config.max_model_len
+        model, max_model_len = self.config.model, self.config.max_model_len
+        vocab_size = model.vocab_size
         if not token_ids:
             raise InvalidRequestError("the prompt is empty; give at least one token.")
         if len(token_ids) >= max_model_len:
@@ -260,6 +268,14 @@ class LLM:
                 raise InvalidRequestError(f"{name} holds token id {wrong}; the vocabulary has the ids 0 to {vocab_size - 1}.")
         if params.logprobs is not None and params.logprobs > vocab_size:
             raise InvalidRequestError(f"logprobs={params.logprobs} is above the vocabulary size ({vocab_size}).")
+        if params.min_tokens and len({*model.eos_token_ids, *(params.stop_token_ids or ())}) >= vocab_size:
+            raise InvalidRequestError(
+                "min_tokens forbids the stop ids, and these are the whole vocabulary; leave some token out."
+            )
+        try:
+            pickle.dumps(params.extra_args)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise InvalidRequestError(f"extra_args must be plain data that can be pickled: {error}") from error
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError("stop strings need a tokenizer; this engine has skip_tokenizer_init=True.")
 
@@ -276,8 +292,8 @@ class LLM:
             token_limit=len(token_ids) + max_new_tokens,
             sampling=SlotSampling(
                 temperature=0.0 if params.is_greedy else params.temperature,
-                top_k=max(params.top_k, 0),
-                top_p=params.top_p,
+                top_k=min(max(params.top_k, 0), model.vocab_size),
+                top_p=max(params.top_p, _SMALLEST_FLOAT32),
                 min_p=params.min_p,
                 seed=params.seed if params.seed is not None else _derived_seed(self.config.options.seed, arrival),
                 sample_index=index,
@@ -356,7 +372,7 @@ class LLM:
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], SupportsIndex)):
+    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     if not len(prompts):
         raise InvalidRequestError("the list of prompts is empty; give at least one.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = ["Runner", "load_plugins"]
 Ints = npt.NDArray[np.int64]
 
 
-def load_plugins(names: tuple[str, ...]) -> None:
+def load_plugins(names: Iterable[str]) -> None:
     """Import the plugin modules; each registers what it brings."""
     for name in names:
         importlib.import_module(name)

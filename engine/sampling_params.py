@@ -12,6 +12,7 @@ from engine.options import is_int, named_options
 __all__ = ["GREEDY_EPS", "SamplingParams"]
 
 GREEDY_EPS = 1e-5  # a temperature below this is greedy, as in vLLM
+MAX_TEMPERATURE = 1e30  # the kernels compute in fp32; this is uniform for all purposes
 
 
 @named_options
@@ -74,8 +75,10 @@ class SamplingParams:
                 raise ValueError(f"{name} must be a finite number, got {value!r}.")
             return float(value)
 
-        if finite("temperature") < 0:
-            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}.")
+        if not 0 <= finite("temperature") <= MAX_TEMPERATURE:
+            raise ValueError(
+                f"temperature must be 0 (greedy) or positive, {MAX_TEMPERATURE:g} at most, got {self.temperature}."
+            )
         if not 0 < finite("top_p") <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}; 1 turns it off.")
         if not 0 <= finite("min_p") <= 1:

@@ -82,6 +82,7 @@ class Scheduler:
         for request in list(self.running):
             if request.status is not RequestStatus.RUNNING or budget == 0:
                 continue  # preempted a moment ago for a request before it
+            row: PlanRow | None
             if request.is_prefilling:
                 row = self._plan_prefill(request, budget)
             else:
@@ -94,16 +95,12 @@ class Scheduler:
 
         while self.waiting and budget and self.slots.num_free and not pool_is_short:
             request = self.waiting[0]
-            new = self._admit(request)
+            new = self._admit(request, budget)
             if new is None:
                 break
             row = self._plan_prefill(request, budget, new_block_ids=tuple(request.block_ids))
-            if row is None:  # the whole prompt does not fit into what is left of this step
-                self._retreat(request)
-                break
             self.waiting.popleft()
             self.running.append(request)
-            self._count_admission(request)
             new_slots.append(new)
             rows.append(row)
             budget -= row.num_tokens
@@ -115,11 +112,9 @@ class Scheduler:
         self._in_flight[plan.step_id] = plan
         return plan
 
-    def _plan_prefill(self, request: Request, budget: int, new_block_ids: tuple[int, ...] = ()) -> PlanRow | None:
+    def _plan_prefill(self, request: Request, budget: int, new_block_ids: tuple[int, ...] = ()) -> PlanRow:
         left = request.num_prefill_tokens - request.num_scheduled_prefill_tokens
         num_tokens = min(left, budget)
-        if num_tokens < left and not self.enable_chunked_prefill:
-            return None
         request.num_scheduled_prefill_tokens += num_tokens
         completes = num_tokens == left
         return self._launch(request, num_tokens, is_decode=False, wants_token=completes, new_block_ids=new_block_ids)
@@ -163,13 +158,17 @@ class Scheduler:
         self.waiting.appendleft(victim)
         return True
 
-    def _admit(self, request: Request) -> NewSlot | None:
-        """Give a request its slot, its cached prefix and blocks for all known tokens; None if the pool is too short."""
+    def _admit(self, request: Request, budget: int) -> NewSlot | None:
+        """Give a request its slot, its cached prefix and blocks for all known tokens; None if it has to wait.
+
+        It waits for a longer pool, or without chunked prefill for a step that takes all of it.
+        """
         token_ids = request.token_ids
         cached = self.kv_cache.take_cached_prefix(request, token_ids)
         # Room for the first decode row too, else it would be preempted at once.
         wanted = min(len(token_ids) + 1 + self.num_speculative_tokens, self._max_kv_tokens(request))
-        if not self.kv_cache.can_allocate(request, wanted):
+        fits_the_step = self.enable_chunked_prefill or len(token_ids) - cached <= budget
+        if not fits_the_step or not self.kv_cache.can_allocate(request, wanted):
             self.kv_cache.release(request)
             return None
         self.kv_cache.allocate(request, len(token_ids))
@@ -179,6 +178,8 @@ class Scheduler:
         request.num_prefill_tokens = len(token_ids)
         request.num_scheduled_prefill_tokens = cached
         request.num_committed_tokens = cached
+        self.stats.num_prefix_queries += len(token_ids)
+        self.stats.num_prefix_hits += cached
         self._stays[request.slot, request.generation] = _Stay(request, request.slot, request.generation)
         return NewSlot(
             slot=request.slot,
@@ -190,15 +191,6 @@ class Scheduler:
             sampling=request.sampling,
             extra_args=request.extra_args,
         )
-
-    def _retreat(self, request: Request) -> None:
-        """Undo `_admit`."""
-        self._release(request)
-        request.status = RequestStatus.WAITING
-
-    def _count_admission(self, request: Request) -> None:
-        self.stats.num_prefix_queries += request.num_prefill_tokens
-        self.stats.num_prefix_hits += request.num_cached_tokens
 
     def _launch(
         self, request: Request, num_tokens: int, *, is_decode: bool, wants_token: bool, new_block_ids: tuple[int, ...]
@@ -257,6 +249,7 @@ class Scheduler:
             self.kv_cache.publish_committed(request)
         else:
             self.kv_cache.forget(request)  # nobody else may meet the entries that gave NaN
+            request.stop_checker.detokenizer.flush()
             finish = Finish("error")
             request.error = NanLogitsError(
                 f"request {request.request_id!r}: the model gave NaN at position {request.num_tokens}; the request ends there."

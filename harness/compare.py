@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from engine import LLM, CompletionOutput
 from harness.divergence import Divergence, explain, find_divergence, top_candidates
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def assert_same_outputs(expected: Run, actual: Run, *, case: str, engines: tuple[LLM | None, LLM | None] = (None, None)) -> int:
-    """Ids, log-probabilities where both have them, finish and stop reasons, and text are equal: no tolerance anywhere.
+    """Ids, log-probabilities, finish and stop reasons, and text are equal: no tolerance anywhere.
 
     `engines` (of the expected and of the actual run) are asked for their candidates at a divergence. Returns how many requests
     were compared; none is a `FeatureNotExercisedError`.
@@ -87,15 +87,16 @@ def _raise_token_mismatch(
 
 
 def _assert_same_ending(where: str, case: str, request: str, left: CompletionOutput, right: CompletionOutput) -> None:
-    if left.logprobs is not None and right.logprobs is not None and left.logprobs != right.logprobs:
-        position = next(i for i, (p, q) in enumerate(zip(left.logprobs, right.logprobs, strict=True)) if p != q)
+    if left.logprobs != right.logprobs:
+        pairs = enumerate(zip_longest(left.logprobs or [], right.logprobs or []))
+        position, values = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
         raise LogprobMismatchError(
             f"{where}: the ids are equal, the log-probabilities differ from new token {position} on",
             case=case,
             request=request,
             position=position,
-            expected=repr(left.logprobs[position]),
-            actual=repr(right.logprobs[position]),
+            expected=repr(values[0]),
+            actual=repr(values[1]),
         )
     ends = [(c.finish_reason, c.stop_reason) for c in (left, right)]
     if ends[0] != ends[1]:
@@ -117,9 +118,14 @@ def _assert_same_ending(where: str, case: str, request: str, left: CompletionOut
 
 
 def assert_prefixes_of(reference: Run, actual: Run, items: Sequence[WorkItem], *, case: str) -> int:
-    """Aborted requests hold the beginning of their reference, the others all of it. Returns how many were compared."""
-    aborted = {item.request_id for item in items if item.abort_after_tokens is not None}
-    for request_id in aborted & set(actual.outputs):
+    """What was aborted holds the beginning of its reference, everything else all of it. Returns how many were compared."""
+    lost = {item.request_id for item in items} - set(actual.outputs)
+    if lost:
+        raise FeatureNotExercisedError(f"{case}: {actual.label} has no output for {sorted(lost)}", case=case)
+    meant = {item.request_id for item in items if item.abort_after_tokens is not None}
+    # One that reached its end before the abort came is compared whole.
+    aborted = {i for i in meant if any(c.finish_reason == "abort" for c in actual.outputs[i].outputs)}
+    for request_id in aborted:
         for left, right in zip(reference.outputs[request_id].outputs, actual.outputs[request_id].outputs, strict=True):
             found = find_divergence(left.token_ids[: len(right.token_ids)], right.token_ids)
             if found is not None:
@@ -136,7 +142,7 @@ def assert_prefixes_of(reference: Run, actual: Run, items: Sequence[WorkItem], *
     compared = assert_same_outputs(
         Run(reference.label, kept, reference.stats), Run(actual.label, others, actual.stats), case=case
     )
-    return compared + len(aborted & set(actual.outputs))
+    return compared + len(aborted)
 
 
 def assert_async_was_on(llm: LLM, run: Run, *, case: str) -> None:

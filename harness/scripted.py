@@ -30,6 +30,8 @@ def script(continuations: Sequence[Sequence[int]], accept: Sequence[int]) -> dic
     continuations: for each completion (n of them) the true tokens behind the prompt; it may go on behind a stop. accept: how
     many drafts are right in each round, used in turn; more than K means all.
     """
+    if not accept or min(accept) < 0:
+        raise ValueError(f"accept must name at least one round, each with 0 or more right drafts, got {list(accept)}.")
     return {_KEY: {"continuations": [list(map(int, c)) for c in continuations], "accept": [int(a) for a in accept]}}
 
 

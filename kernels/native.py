@@ -110,6 +110,8 @@ class NativeKernels(Kernels):
         self.name = f"native-{isa}"
         self.num_threads = num_threads
         self._handle = self._lib.ls_create(num_threads)
+        if self._handle is None:
+            raise ValueError(f"num_threads={num_threads}: the system does not give that many threads")
         # Not at exit: a daemon thread may still be inside of a call then, and the process takes the threads with it.
         weakref.finalize(self, self._lib.ls_destroy, self._handle).atexit = False
 

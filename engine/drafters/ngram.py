@@ -40,9 +40,10 @@ class NgramDrafter(Drafter):
         """Raises `ValueError` unless 1 <= prompt_lookup_min <= prompt_lookup_max."""
         super().__init__(num_speculative_tokens, vocab_size, options)
         # vLLM's rule: one bound alone stands for both.
-        default = options.get("prompt_lookup_max") or options.get("prompt_lookup_min") or DEFAULT_LOOKUP
-        self.lookup_min = int(options.get("prompt_lookup_min") or default)
-        self.lookup_max = int(options.get("prompt_lookup_max") or default)
+        given = {name: options[name] for name in self.option_names if options.get(name) is not None}
+        default = next(iter(given.values()), DEFAULT_LOOKUP)
+        self.lookup_min = given.get("prompt_lookup_min", default)
+        self.lookup_max = given.get("prompt_lookup_max", default)
         if not 1 <= self.lookup_min <= self.lookup_max:
             raise ValueError(
                 f"ngram needs 1 <= prompt_lookup_min <= prompt_lookup_max, got {self.lookup_min} and {self.lookup_max}."

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 
 from engine.config import ResolvedConfig
 from engine.errors import EngineDeadError
@@ -53,11 +54,12 @@ class MpExecutor(Executor):
             raise failure
 
     def submit(self, plan: StepPlan) -> Future[StepResult]:
+        message = ForkingPickler.dumps(plan)  # first, since a plan that cannot travel must not wait for a result
         future: Future[StepResult] = Future()
         with self._lock:
             self._pending.append(future)
         try:
-            self._pipe.send(plan)
+            self._pipe.send_bytes(message)
         except OSError:
             self._fail_pending()
         return future

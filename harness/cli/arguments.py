@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from engine import SamplingParams
 from engine.tokenizer import Tokenizer
@@ -16,6 +17,7 @@ __all__ = [
     "add_model",
     "add_prompts",
     "add_sampling",
+    "human_output",
     "named_values",
     "read_prompts",
     "sampling_from",
@@ -95,6 +97,11 @@ def _texts_of(path: Path) -> list[str]:
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: expected an object with the field prompt or question.") from error
     return texts
+
+
+def human_output(arguments: argparse.Namespace) -> TextIO:
+    """Where the text for people goes: standard error where standard output carries the JSON."""
+    return sys.stderr if arguments.json == "-" else sys.stdout
 
 
 def write_json(target: str | None, result: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from engine import LLM
@@ -11,6 +12,7 @@ from harness.cli.arguments import (
     add_model,
     add_prompts,
     add_sampling,
+    human_output,
     named_values,
     read_prompts,
     sampling_from,
@@ -42,6 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say = partial(print, file=human_output(arguments))
     params = sampling_from(arguments)
     options = {side: named_values(getattr(arguments, side)) for side in "ab"}
     with open_engine(arguments.model, options["a"]) as a, open_engine(arguments.model, options["b"]) as b:
@@ -58,14 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
         }
     for side in "ab":
         llm_config, stats = result[side]["config"], runs[side].stats  # type: ignore[index]
-        print(
+        say(
             f"{side}: asynchronous scheduling {'on' if llm_config['async_scheduling'] else 'off'} "
             f"({llm_config['async_scheduling_rule']}), {stats.num_overlapped_steps} of {stats.num_steps} steps overlapped, "
             f"{stats.num_accepted_tokens} of {stats.num_drafted_tokens} drafted tokens accepted"
         )
     for failure in failures[:1]:
-        print(f"\n{type(failure).__name__}: {failure}\n")
-    print(f"{len(items) - len(failures)} of {len(items)} prompts are identical")
+        say(f"\n{type(failure).__name__}: {failure}\n")
+    say(f"{len(items) - len(failures)} of {len(items)} prompts are identical")
     write_json(arguments.json, result)
     return 1 if failures else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from engine import LLM
@@ -12,6 +13,7 @@ from harness.cli.arguments import (
     add_model,
     add_prompts,
     add_sampling,
+    human_output,
     named_values,
     read_prompts,
     sampling_from,
@@ -32,6 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say = partial(print, file=human_output(arguments))
     params = sampling_from(arguments)
     with LLM(arguments.model, **named_values(arguments.options)) as llm:
         prompts = read_prompts(arguments, llm.get_tokenizer())
@@ -39,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         result: dict[str, Any] = {"config": llm.config.as_record(), "stats": asdict(llm.stats), "outputs": []}
     for index, output in enumerate(outputs):
         if output.error is not None:
-            print(f"--- {index}: {output.error}")
+            say(f"--- {index}: {output.error}")
         for completion in output.outputs:
             reason = completion.finish_reason or ""
-            print(f"--- {index}: {len(completion.token_ids)} tokens, {reason}\n{completion.text}")
+            say(f"--- {index}: {len(completion.token_ids)} tokens, {reason}\n{completion.text}")
         result["outputs"].append(
             {
                 "error": str(output.error) if output.error is not None else None,
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     stats = result["stats"]
     mode = "on" if result["config"]["async_scheduling"] else "off"
-    print(
+    say(
         f"--- {stats['num_generated_tokens']} tokens; asynchronous scheduling {mode}, "
         f"{stats['num_overlapped_steps']} of {stats['num_steps']} steps overlapped"
     )

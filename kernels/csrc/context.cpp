@@ -1,6 +1,7 @@
 #include "context.h"
 
 #include <chrono>
+#include <exception>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -24,10 +25,17 @@ void pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int i = 1; i < num_threads; i++) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < num_threads; i++) workers_.emplace_back([this] { work(); });
+  } catch (...) {  // the system gives no more threads
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -104,7 +112,14 @@ void ThreadPool::work() {
 
 }  // namespace lockstep
 
-LS_API void* ls_create(int num_threads) { return new lockstep::Context(num_threads); }
+// Null where the system does not give that many threads.
+LS_API void* ls_create(int num_threads) {
+  try {
+    return new lockstep::Context(num_threads);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
 
 LS_API void ls_destroy(void* handle) {
   auto* context = static_cast<lockstep::Context*>(handle);

@@ -41,6 +41,7 @@ class ThreadPool {
  private:
   using Chunk = void (*)(const void*, int64_t, int64_t);
 
+  void stop();  // end and join the workers
   void run(int64_t count, int64_t grain, Chunk chunk, const void* body);
   void take_chunks();
   void work();
