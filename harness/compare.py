@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from engine import LLM, CompletionOutput
@@ -37,11 +37,9 @@ def assert_same_outputs(expected: Run, actual: Run, *, case: str, engines: tuple
     `engines` (of the expected and of the actual run) are asked for their candidates at a divergence. Returns how many requests
     were compared; none is a `FeatureNotExercisedError`.
     """
-    if not expected.outputs or set(expected.outputs) != set(actual.outputs):
-        raise FeatureNotExercisedError(
-            f"{case}: {expected.label} has the requests {sorted(expected.outputs)}, {actual.label} {sorted(actual.outputs)}",
-            case=case,
-        )
+    if not expected.outputs:
+        raise FeatureNotExercisedError(f"{case}: {expected.label} has no requests to compare", case=case)
+    _assert_none_lost(expected.outputs, actual, case)
     for request_id, a in expected.outputs.items():
         b = actual.outputs[request_id]
         if len(a.outputs) != len(b.outputs) or not a.outputs:
@@ -59,6 +57,17 @@ def assert_same_outputs(expected: Run, actual: Run, *, case: str, engines: tuple
                 _raise_token_mismatch(where, case, name, a.prompt_token_ids, left, found, (expected, actual), engines)
             _assert_same_ending(where, case, name, left, right)
     return len(expected.outputs)
+
+
+def _assert_none_lost(request_ids: Iterable[str], actual: Run, case: str) -> None:
+    different = set(request_ids) ^ set(actual.outputs)
+    if different:
+        raise TokenMismatchError(
+            f"{case}: {actual.label} lost or invented the requests {sorted(different)}",
+            case=case,
+            expected=sorted(request_ids),
+            actual=sorted(actual.outputs),
+        )
 
 
 def _raise_token_mismatch(
@@ -119,9 +128,7 @@ def _assert_same_ending(where: str, case: str, request: str, left: CompletionOut
 
 def assert_prefixes_of(reference: Run, actual: Run, items: Sequence[WorkItem], *, case: str) -> int:
     """What was aborted holds the beginning of its reference, everything else all of it. Returns how many were compared."""
-    lost = {item.request_id for item in items} - set(actual.outputs)
-    if lost:
-        raise FeatureNotExercisedError(f"{case}: {actual.label} has no output for {sorted(lost)}", case=case)
+    _assert_none_lost([item.request_id for item in items], actual, case)
     meant = {item.request_id for item in items if item.abort_after_tokens is not None}
     # One that reached its end before the abort came is compared whole.
     aborted = {i for i in meant if any(c.finish_reason == "abort" for c in actual.outputs[i].outputs)}

@@ -115,7 +115,7 @@ def test_draft_length_meets_block_size(
 # --- the same on a real checkpoint ---------------------------------------------------------------------------------------
 
 REAL_POOLS = ("roomy", "tight")
-REAL_PREFILLS = {"whole": {"max_num_batched_tokens": 2048}, "chunked": {"max_num_batched_tokens": 64}}
+REAL_PREFILLS = {"whole": {"max_num_batched_tokens": 2048}, "chunked": {"max_num_batched_tokens": 40}}
 REAL = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 512}
 
 

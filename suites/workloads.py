@@ -68,7 +68,7 @@ def _toy_prompts() -> list[list[int]]:
 
 
 def tight_pool(items: Sequence[WorkItem], block_size: int, num_speculative_tokens: int) -> int:
-    """KV blocks for two requests and a little, so that the older ones soon need what the younger ones hold."""
+    """KV blocks for not quite two requests as they are admitted, so that the older soon needs what the younger holds."""
     lengths = sorted(len(item.prompt_token_ids) for item in items)
     at_admission = -(-(lengths[len(lengths) // 2] + 1 + num_speculative_tokens) // block_size)
-    return 2 * at_admission + 1
+    return 2 * at_admission - 2
