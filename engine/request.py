@@ -10,9 +10,10 @@ from engine.errors import RequestError
 from engine.step import RowLogprobs, SlotSampling
 
 if TYPE_CHECKING:
+    from engine.sampling_params import SamplingParams
     from engine.stop import Finish, StopChecker
 
-__all__ = ["Request", "RequestStatus"]
+__all__ = ["Request", "RequestGroup", "RequestStatus"]
 
 
 class RequestStatus(Enum):
@@ -89,3 +90,17 @@ class Request:
     def may_need_a_step(self) -> bool:
         """False once the steps in flight bring it to its limit whatever they accept."""
         return self.num_tokens + self.num_in_flight_tokens_min < self.token_limit
+
+
+@dataclass(frozen=True)
+class RequestGroup:
+    """The completions of one prompt."""
+
+    request_id: str
+    prompt: str | None  # where it came as text
+    params: SamplingParams
+    requests: list[Request]
+
+    @property
+    def finished(self) -> bool:
+        return all(request.finish is not None for request in self.requests)
