@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from engine.config import ResolvedConfig
 from engine.errors import EngineDeadError, IntegrityError, StalledEngineError
 from engine.executor.base import Executor
+from engine.interrupts import Interrupts
 from engine.metrics import EngineStats
 from engine.request import Request
 from engine.scheduler import Scheduler
@@ -26,6 +27,7 @@ class EngineCore:
         self.max_steps_in_flight = 2 if config.async_scheduling else 1
         self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
         self._death: EngineDeadError | None = None
+        self.interrupts = Interrupts()
 
     def step(self) -> list[Request]:
         """Fill the pipeline, wait for the oldest step, commit it; returns the requests that changed.
@@ -34,6 +36,7 @@ class EngineCore:
         """
         if self._death is not None:
             raise EngineDeadError(str(self._death)) from self._death
+        self.interrupts.raise_pending()
         with self._unbroken():
             self._fill()
         if not self._in_flight:
@@ -57,9 +60,11 @@ class EngineCore:
     def _unbroken(self) -> Iterator[None]:
         """Whatever breaks off planning or committing leaves books that cannot be trusted, so the engine does not go on."""
         try:
-            yield
+            with self.interrupts.held_off():
+                yield
         except BaseException as error:
-            self._death = EngineDeadError(f"a step was broken off by {type(error).__name__}: {error}")
+            cause = f"{type(error).__name__}: {error}".removesuffix(": ")
+            self._death = EngineDeadError(f"a step was broken off by {cause}; create a new LLM")
             raise
 
     def _fill(self) -> None:

@@ -53,7 +53,7 @@ class RequestFailedError(EngineError, RuntimeError):
     def __init__(self, errors: dict[int, RequestError], outputs: list[object | None]) -> None:
         self.errors = errors
         self.outputs = outputs
-        shown = "; ".join(f"prompt {i}: {e}" for i, e in list(errors.items())[:3])
+        shown = "; ".join(f"prompt {i}: {e}".rstrip(".") for i, e in list(errors.items())[:3])
         more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
         super().__init__(
             f"{len(errors)} of {len(outputs)} requests failed: {shown}{more}. "

@@ -76,7 +76,8 @@ class LLM:
         params = _params_for(batch, sampling_params)
         if self.has_unfinished_requests():
             raise InvalidRequestError(
-                "requests of add_request are unfinished; finish them with step() or abort() before generate()."
+                "the engine is busy with requests of add_request; finish them with step() or abort() first. "
+                "(Or another thread is in generate(): an LLM is for one thread at a time.)"
             )
         ids: list[str] = []
         outputs: list[RequestOutput | None] = [None] * len(batch)
@@ -99,6 +100,7 @@ class LLM:
                         if group.finished:
                             outputs[index_of[group.request_id]] = request_output(group, self._tokenizer)
                             progress.update()
+            self._core.interrupts.raise_pending()
         except BaseException:
             for request_id in ids:
                 self.abort(request_id)
@@ -207,6 +209,8 @@ class LLM:
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if not isinstance(prompts, (str, Mapping)) and not (hasattr(prompts, "__len__") and hasattr(prompts, "__getitem__")):
+        raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}.")
     if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     if not len(prompts):

@@ -175,8 +175,10 @@ class Runner:
         context = DraftContext(slots, table.tokens, table.num_tokens[slots], max_drafts[picked])
         drafts, counts = self.drafter.propose(context)
         name = type(self.drafter).__name__
-        assert (counts <= context.max_drafts).all(), f"{name} proposed more drafts than were asked for"
-        assert ((drafts >= 0) & (drafts < self.config.model.vocab_size)).all(), f"{name} proposed an id outside the vocabulary"
+        if (counts > context.max_drafts).any():
+            raise ValueError(f"{name} proposed more drafts than were asked for")
+        if ((drafts < 0) | (drafts >= self.config.model.vocab_size)).any():
+            raise ValueError(f"{name} proposed an id outside the vocabulary")
         for slot, start, row, count in zip(slots, context.num_tokens, drafts, counts, strict=True):
             table.tokens[slot, start : start + count] = row[:count]
             table.num_drafts[slot] = count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from engine.options import is_int, named_options
 __all__ = ["GREEDY_EPS", "SamplingParams"]
 
 GREEDY_EPS = 1e-5  # a temperature below this is greedy, as in vLLM
+MAX_COMPLETIONS = 1024
 MAX_TEMPERATURE = 1e30  # the kernels compute in fp32; this is uniform for all purposes
 
 
@@ -55,8 +56,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        set_field(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        set_field(self, "stop", (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop))
+        set_field(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         self._check_numbers()
         texts: Sequence[object] = self.stop or ()
         for text in texts:
@@ -85,8 +86,8 @@ class SamplingParams:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}; 0 turns it off.")
         if not is_int(self.top_k) or self.top_k < -1:
             raise ValueError(f"top_k must be a positive integer, or 0 or -1 for all, got {self.top_k!r}.")
-        if not is_int(self.n) or self.n < 1:
-            raise ValueError(f"n must be an integer of at least 1, got {self.n!r}.")
+        if not is_int(self.n) or not 1 <= self.n <= MAX_COMPLETIONS:
+            raise ValueError(f"n must be an integer from 1 to {MAX_COMPLETIONS}, got {self.n!r}.")
         if self.seed is not None and (not is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
             raise ValueError(f"seed must be a 64-bit integer or None, got {self.seed!r}.")
         if self.max_tokens is not None and (not is_int(self.max_tokens) or self.max_tokens < 1):
@@ -101,3 +102,10 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_EPS
+
+
+def _as_tuple(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
+    try:
+        return tuple(values or ())
+    except TypeError as error:
+        raise ValueError(f"{name} must be a list, got {values!r}.") from error

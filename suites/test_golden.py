@@ -52,7 +52,12 @@ def test_golden(model: str, backend: str, num_threads: int, executor: str, golde
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("backend", "num_threads", "executor"),
-    [path if path[0] == "native-avx2" else pytest.param(*path, marks=pytest.mark.tier("real")) for path in PATHS],
+    # The reference takes an hour on this model; the toy models hold it to the same bits.
+    [
+        path if path[0] == "native-avx2" else pytest.param(*path, marks=pytest.mark.tier("real"))
+        for path in PATHS
+        if path[0] != "reference"
+    ],
 )
 def test_golden_on_the_real_checkpoint(backend: str, num_threads: int, executor: str, golden_case: Callable[..., None]) -> None:
     if reason := missing_from_cache("zoo:smollm2-135m"):

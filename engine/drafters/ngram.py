@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.drafters.base import DraftContext, Drafter
+from engine.options import is_int
 
 __all__ = ["NgramDrafter", "lookup"]
 
@@ -44,9 +45,10 @@ class NgramDrafter(Drafter):
         default = next(iter(given.values()), DEFAULT_LOOKUP)
         self.lookup_min = given.get("prompt_lookup_min", default)
         self.lookup_max = given.get("prompt_lookup_max", default)
-        if not 1 <= self.lookup_min <= self.lookup_max:
+        is_whole = is_int(self.lookup_min) and is_int(self.lookup_max)
+        if not is_whole or not 1 <= self.lookup_min <= self.lookup_max:
             raise ValueError(
-                f"ngram needs 1 <= prompt_lookup_min <= prompt_lookup_max, got {self.lookup_min} and {self.lookup_max}."
+                f"ngram needs 1 <= prompt_lookup_min <= prompt_lookup_max, got {self.lookup_min!r} and {self.lookup_max!r}."
             )
 
     def propose(self, context: DraftContext) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -48,7 +48,10 @@ class MpExecutor(Executor):
         try:
             failure = self._pipe.recv()
         except (EOFError, OSError) as error:
-            raise self._death() from error
+            raise EngineDeadError(
+                f"{self._death()} while it was starting. In a script, what builds the LLM must stand under "
+                "`if __name__ == '__main__':`, since the worker imports the script"
+            ) from error
         if failure is not None:
             self._process.join(SHUTDOWN_SECONDS)
             raise failure
@@ -69,7 +72,7 @@ class MpExecutor(Executor):
         while True:
             try:
                 result = self._pipe.recv()
-            except (EOFError, OSError):
+            except Exception:  # noqa: BLE001 - the end of the pipe, or a result that cannot be read: nothing can follow
                 break
             with self._lock:
                 future = self._pending.popleft()

@@ -86,17 +86,26 @@ def read_prompts(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[li
 
 
 def _texts_of(path: Path) -> list[str]:
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text ({error}).") from error
+    # NOTE: str.splitlines would also split at U+2028, which may stand inside a JSON string.
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
     if path.suffix != ".jsonl":
-        return lines
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            texts.append(str(row["prompt"] if "prompt" in row else row["question"]))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: expected an object with the field prompt or question.") from error
-    return texts
+        return [line for _, line in lines]
+    return [_text_of_row(line, f"{path}, line {number}") for number, line in lines]
+
+
+def _text_of_row(line: str, where: str) -> str:
+    try:
+        row = json.loads(line)
+        text = row["prompt"] if "prompt" in row else row["question"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{where}: expected an object with the field prompt or question.") from error
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: the prompt must be text, got {text!r}.")
+    return text
 
 
 def human_output(arguments: argparse.Namespace) -> TextIO:

@@ -49,13 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
     options = {side: named_values(getattr(arguments, side)) for side in "ab"}
     with open_engine(arguments.model, options["a"]) as a, open_engine(arguments.model, options["b"]) as b:
         prompts = read_prompts(arguments, a.get_tokenizer())
-        items = [WorkItem(f"prompt {i}", tuple(prompt), params) for i, prompt in enumerate(prompts)]
+        longest = min(llm.config.max_model_len for llm in (a, b)) - 1
+        refused = [f"prompt {i}" for i, prompt in enumerate(prompts) if not 1 <= len(prompt) <= longest]
+        for name in refused:
+            say(f"{name} is left out: it is empty or longer than {longest} tokens, which is what both sides take")
+        named = [(f"prompt {i}", prompt) for i, prompt in enumerate(prompts)]
+        items = [WorkItem(name, tuple(prompt), params) for name, prompt in named if name not in refused]
         runs = {side: run_workload(llm, items, label=side) for side, llm in (("a", a), ("b", b))}
         failures = _compare(items, runs, (a, b))
         result = {
             "a": {"config": a.config.as_record(), "num_overlapped_steps": runs["a"].stats.num_overlapped_steps},
             "b": {"config": b.config.as_record(), "num_overlapped_steps": runs["b"].stats.num_overlapped_steps},
             "num_prompts": len(items),
+            "left_out": refused,
             "num_different": len(failures),
             "differences": [{"exception": type(e).__name__, "message": str(e), "evidence": e.evidence} for e in failures],
         }
@@ -70,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"\n{type(failure).__name__}: {failure}\n")
     say(f"{len(items) - len(failures)} of {len(items)} prompts are identical")
     write_json(arguments.json, result)
-    return 1 if failures else 0
+    return 1 if failures else 2 if refused else 0
 
 
 def _compare(items: list[WorkItem], runs: dict[str, Run], engines: tuple[LLM, LLM]) -> list[ValidationError]:

@@ -32,6 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         return int(arguments.handler(arguments) or 0)
-    except (EngineError, ZooError, ValueError, OSError) as error:
+    except (EngineError, ZooError, ValueError, OSError, ImportError) as error:
         print(f"lockstep {arguments.command}: {error}", file=sys.stderr)
         return 2

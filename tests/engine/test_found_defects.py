@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -175,3 +176,50 @@ def test_a_script_that_cannot_be_is_refused(accept):
 
     with pytest.raises(ValueError):
         script([[1, 2, 3]], accept)
+
+
+@pytest.mark.parametrize("place", ["schedule", "commit"])
+def test_an_interrupt_while_the_books_are_written_waits_until_they_are(place, new_llm):
+    llm = new_llm()
+    expected = llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    scheduler = llm._core.scheduler
+    real, count = getattr(scheduler, place), 0
+
+    def interrupted(*arguments):
+        nonlocal count
+        count += 1
+        if count == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    setattr(scheduler, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[1, 2, 3], [4, 5]], GREEDY, use_tqdm=False)
+    llm.check_integrity()
+    assert llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)[0].outputs[0].token_ids == expected
+
+
+@pytest.mark.parametrize("values", [{"stop": 5}, {"stop_token_ids": 5}], ids=str)
+def test_a_list_that_is_none_is_refused(values):
+    with pytest.raises(ValueError, match="must be a list"):
+        SamplingParams(**values)
+
+
+def test_a_prompt_file_keeps_its_line_numbers_and_its_separators(tmp_path, toy_model, capsys):
+    prompts = tmp_path / "p.jsonl"
+    options = ["--options", "max_model_len=64", "--sampling", "max_tokens=1"]
+    prompts.write_text('\ufeff{"question": "x\u2028y"}\n\n{"prompt": null}\n', encoding="utf-8")
+    assert main(["generate", "--model", toy_model, "--prompts", str(prompts), *options]) == 2
+    assert "line 3" in capsys.readouterr().err
+    prompts.write_text('\ufeff{"question": "x\u2028y"}\n', encoding="utf-8")
+    assert main(["generate", "--model", toy_model, "--prompts", str(prompts), *options]) == 0
+
+
+def test_diff_leaves_out_a_prompt_that_is_too_long(tmp_path, toy_model, capsys):
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("x" * 100 + "\nok\n", encoding="utf-8")
+    sides = ["--a", "max_model_len=64", "--b", "max_model_len=32"]
+    assert main(["diff", "--model", toy_model, *sides, "--prompts", str(prompts), "--sampling", "max_tokens=2"]) == 2
+    out = capsys.readouterr().out
+    assert "prompt 0 is left out" in out
+    assert "1 of 1 prompts are identical" in out

@@ -172,7 +172,7 @@ def test_a_drafter_that_breaks_its_contract_is_named(runner: Runner) -> None:
     ):
         answer = (np.full((1, DEPTH), drafts, dtype=np.int32), np.array([counts]))
         runner.drafter.propose = lambda context, answer=answer: answer  # type: ignore[method-assign, union-attr, misc]
-        with pytest.raises(AssertionError, match=f"ScriptedDrafter proposed .*{message}"):
+        with pytest.raises(ValueError, match=f"ScriptedDrafter proposed .*{message}"):
             runner.execute(StepPlan(21, (row(1),)))
 
 

@@ -16,7 +16,7 @@ BAD = [
     *[("top_p", value, r"\(0, 1\]|finite number") for value in (0, -0.5, 1.0001, NAN, INF, "a", None)],
     *[("min_p", value, r"\[0, 1\]|finite number") for value in (-0.01, 1.5, NAN, None)],
     *[("top_k", value, "0 or -1 for all") for value in (-2, 1.0, "5", None, True)],
-    *[("n", value, "at least 1") for value in (0, -1, 1.5, None, True, "2")],
+    *[("n", value, "from 1 to") for value in (0, -1, 1.5, 2000, None, True, "2")],
     *[("seed", value, "64-bit integer or None") for value in (2**63, -(2**63) - 1, 1.0, "7", True)],
     *[("max_tokens", value, "at least 1, or None") for value in (0, -3, 2.0, "8", True)],
     *[("min_tokens", value, "at least 0") for value in (-1, 1.0, None, True)],
