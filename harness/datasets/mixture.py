@@ -1,0 +1,50 @@
+"""What the zoo's models are trained on: word problems above all, then text tasks and bare arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from harness.datasets.example import Example
+from harness.datasets.text_tasks import text_task
+from harness.datasets.word_problems import make_problem
+
+__all__ = ["DRILL", "drill", "examples"]
+
+DRILL = "drill"
+WARM_UP = 0.12  # of the training: more bare arithmetic and problems of one step
+# (drills, problems of one step, problems, text tasks)
+WARM_UP_WEIGHTS = (25, 20, 30, 25)
+WEIGHTS = (8, 4, 58, 30)
+
+
+def examples(rng: random.Random, phase: float) -> Iterator[Example]:
+    """Endless training examples; `phase` is the fraction of the training that is done (0 to 1)."""
+    weights = WARM_UP_WEIGHTS if phase < WARM_UP else WEIGHTS
+    while True:
+        kind = rng.choices(range(4), weights)[0]
+        if kind == 0:
+            yield drill(rng)
+        elif kind == 1:
+            yield make_problem(rng, "train", num_equations=1).example
+        elif kind == 2:
+            yield make_problem(rng, "train").example
+        else:
+            yield text_task(rng, "train")
+
+
+def drill(rng: random.Random) -> Example:
+    """One equation with numbers up to 500, all four operations as often, division exact."""
+    sign = rng.choice("+-*/")
+    if sign in "+-":
+        left, right = sorted((rng.randint(1, 250), rng.randint(1, rng.choice((20, 250)))), reverse=True)
+        if sign == "-" and rng.random() < 0.5:
+            left += rng.randint(0, 250)
+        result = left + right if sign == "+" else left - right
+    else:
+        left, right = rng.randint(2, rng.choice((12, 40, 250))), rng.randint(2, 12)
+        left = min(left, 500 // right)
+        result = left * right
+        if sign == "/":
+            left, result = result, left
+    return Example(f"What is {left}{sign}{right}?", f"<<{left}{sign}{right}={result}>>{result}\n#### {result}", DRILL)
