@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from engine.checkpoint import resolve_model
+from engine.tokenizer import load_tokenizer
 from harness.datasets.gsm8k import Questions, load_questions
 from harness.engines import kernel_backends, missing_from_cache, worker_threads
 from harness.prompts import question_prompts
@@ -25,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="zoo:smollm2-135m",
         help="the model of the cases on a real checkpoint: a directory, a GGUF file, a Hugging Face id or a zoo: name",
     )
+    group.addoption("--accuracy-model", default="zoo:tiny", help="the model of the accuracy suite, named as --target-model")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,3 +86,25 @@ def reference_for() -> Callable[..., Reference]:
         return known[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def accuracy_model(pytestconfig: pytest.Config) -> str:
+    """The model of the accuracy suite: the zoo's own `tiny`, which comes with the repository, unless another one is named."""
+    name: str = pytestconfig.getoption("--accuracy-model")
+    reason = missing_from_cache(name)
+    if reason is not None:
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture(scope="session")
+def num_problems(pytestconfig: pytest.Config) -> int:
+    """How many problems of the fixed split are asked."""
+    return 1000 if pytestconfig.getoption("--tier") == "nightly" else 400
+
+
+@pytest.fixture(scope="session")
+def digit_ids(accuracy_model: str) -> list[int]:
+    """The tokens of the ten digits."""
+    return load_tokenizer(resolve_model(accuracy_model)).hf.convert_tokens_to_ids(list("0123456789"))

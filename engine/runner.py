@@ -21,7 +21,7 @@ from engine.slot_table import SlotTable
 from engine.step import PlanRow, RowLogprobs, StepPlan, StepResult
 from kernels.backend import create_kernels
 
-__all__ = ["Runner", "load_plugins"]
+__all__ = ["Launch", "Runner", "load_plugins"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class _Launch:
+class Launch:
     """A step on its way through the model. Ragged arrays are row after row."""
 
     rows: tuple[PlanRow, ...]
@@ -97,7 +97,7 @@ class Runner:
             logprobs=self._logprobs(launch, raw, choices, num_emitted),
         )
 
-    def _launch(self, plan: StepPlan) -> _Launch:
+    def _launch(self, plan: StepPlan) -> Launch:
         table, rows = self.table, plan.rows
         for row in rows:
             table.append_blocks(row)
@@ -116,9 +116,9 @@ class Runner:
             slot_mapping=torch.from_numpy(blocks * self.block_size + positions % self.block_size),
             block_tables=self._block_tables_device,
         )
-        return _Launch(rows, slots, query_lens, np.where(decodes, query_lens, wants), batch)
+        return Launch(rows, slots, query_lens, np.where(decodes, query_lens, wants), batch)
 
-    def _forward(self, launch: _Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, launch: Launch) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits, raw logits), [sum(logit_counts), V] f32, of the last `logit_counts` positions of each row, row after row.
 
         The second is a copy where log-probabilities are wanted, since the sampler masks the first in place.
@@ -138,7 +138,7 @@ class Runner:
         wants_logprobs = any(self._num_logprobs[slot] is not None for slot in launch.slots)
         return logits, logits.clone() if wants_logprobs else logits
 
-    def _verify(self, launch: _Launch, logits: torch.Tensor) -> tuple[Ints, Ints, Ints]:
+    def _verify(self, launch: Launch, logits: torch.Tensor) -> tuple[Ints, Ints, Ints]:
         """(choices [rows, K + 1], drafts [rows, K], num_drafted [rows]): what the target says, and what was proposed."""
         table, counts = self.table, launch.logit_counts
         row_of_logit = np.repeat(np.arange(len(counts)), counts)
@@ -150,7 +150,7 @@ class Runner:
         columns = num_tokens[:, None] + np.arange(self.depth)
         return choices, table.tokens[launch.slots[:, None], columns].astype(np.int64), num_drafted
 
-    def _commit(self, launch: _Launch, choices: Ints, num_emitted: Ints) -> None:
+    def _commit(self, launch: Launch, choices: Ints, num_emitted: Ints) -> None:
         """What the step has settled goes into the table, where the next step finds it."""
         table = self.table
         for index, (row, slot) in enumerate(zip(launch.rows, launch.slots, strict=True)):
@@ -160,7 +160,7 @@ class Runner:
                 table.append_tokens(slot, choices[index, : num_emitted[index]])
                 table.num_computed[slot] = table.num_tokens[slot] - 1
 
-    def _draft(self, launch: _Launch, num_emitted: Ints) -> None:
+    def _draft(self, launch: Launch, num_emitted: Ints) -> None:
         """Propose what the next step verifies; the proposals stand behind the known tokens."""
         if self.drafter is None:
             return
@@ -183,7 +183,7 @@ class Runner:
             table.tokens[slot, start : start + count] = row[:count]
             table.num_drafts[slot] = count
 
-    def _logprobs(self, launch: _Launch, raw: torch.Tensor, choices: Ints, num_emitted: Ints) -> dict[int, RowLogprobs]:
+    def _logprobs(self, launch: Launch, raw: torch.Tensor, choices: Ints, num_emitted: Ints) -> dict[int, RowLogprobs]:
         starts = np.cumsum(launch.logit_counts) - launch.logit_counts
         found = {}
         for index, slot in enumerate(launch.slots):

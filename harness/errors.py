@@ -12,6 +12,7 @@ __all__ = [
     "AcceptanceRateError",
     "AccuracyError",
     "AsyncSchedulingNotEnabledError",
+    "BluntCheckError",
     "ConfigResolutionError",
     "ConservationError",
     "DistributionMismatchError",
@@ -94,6 +95,10 @@ class AcceptanceLengthError(ValidationError):
 
 class AccuracyError(ValidationError):
     """Task accuracy below its floor, or discordant answers."""
+
+
+class BluntCheckError(ValidationError):
+    """A control: a fault that was put in on purpose, and that the check should have seen, went unseen."""
 
 
 class DistributionMismatchError(ValidationError):

@@ -11,12 +11,23 @@ import torch
 from engine import SamplingParams
 from engine.checkpoint import open_checkpoint, resolve_model
 from engine.model import Batch, Decoder
+from engine.tokenizer import load_tokenizer
+from harness.accuracy import MAX_TOKENS, Accuracy, judge
+from harness.datasets.word_problems import WordProblem
 from harness.divergence import find_divergence
 from harness.engines import open_engine, worker_threads
 from harness.errors import AccuracyError, TokenMismatchError
+from harness.prompts import prompt_text
 from kernels.backend import create_kernels
 
-__all__ = ["GreedyResult", "LogitErrors", "compare_greedy", "compare_logit_error", "engine_logits"]
+__all__ = [
+    "GreedyResult",
+    "LogitErrors",
+    "compare_greedy",
+    "compare_logit_error",
+    "engine_logits",
+    "transformers_answers",
+]
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,19 @@ def compare_greedy(model: str, prompts: Sequence[Sequence[int]], *, num_tokens: 
             )
         num_ties += 1
     return GreedyResult(len(prompts) - num_ties, num_ties)
+
+
+def transformers_answers(model: str, asked: Sequence[WordProblem]) -> Accuracy:
+    """What `generate` of transformers answers in fp32, greedy, one problem at a time."""
+    reference = _load_transformers(model, torch.float32)
+    tokenizer = load_tokenizer(resolve_model(model))
+    texts = []
+    for problem in asked:
+        ids = torch.tensor([tokenizer.encode(prompt_text(problem.question))])
+        with torch.inference_mode():
+            new = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=MAX_TOKENS, do_sample=False)
+        texts.append(tokenizer.decode(new[0, ids.shape[1] :].tolist()))
+    return judge("transformers", asked, texts)
 
 
 def compare_logit_error(model: str, prompts: Sequence[Sequence[int]], *, max_ratio: float) -> LogitErrors:

@@ -1,7 +1,7 @@
 """Checkpoints: what they say about the model, and their weights one tensor at a time."""
 
 from engine.checkpoint.config import SUPPORTED_ARCHITECTURES, Llama3RopeScaling, ModelConfig
-from engine.checkpoint.resolve import cache_dir, open_checkpoint, resolve_model
+from engine.checkpoint.resolve import cache_dir, open_checkpoint, resolve_model, shipped_zoo
 from engine.checkpoint.weights import Checkpoint, expected_tensors
 from engine.errors import CheckpointError
 
@@ -15,4 +15,5 @@ __all__ = [
     "expected_tensors",
     "open_checkpoint",
     "resolve_model",
+    "shipped_zoo",
 ]

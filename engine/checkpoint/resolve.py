@@ -11,12 +11,21 @@ from engine.checkpoint.safetensors import SafetensorsCheckpoint
 from engine.checkpoint.weights import Checkpoint
 from engine.errors import CheckpointError, nearest_hint
 
-__all__ = ["ZOO_NAMES", "cache_dir", "open_checkpoint", "resolve_model"]
+__all__ = ["ZOO_NAMES", "cache_dir", "open_checkpoint", "resolve_model", "shipped_zoo"]
 
-ZOO_NAMES = ("smollm2-135m",)  # the harness's catalog, which tests hold equal to this
+FETCHED_ZOO = ("smollm2-135m",)  # the harness's catalog, which tests hold equal to this
+SHIPPED_ZOO = Path(__file__).resolve().parents[2] / "harness" / "zoo" / "checkpoints"  # data that comes with this package
 ZOO_PREFIX = "zoo:"
 HUB_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "vocab.txt", "*.jinja")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def shipped_zoo() -> dict[str, Path]:
+    """The checkpoints that come with Lockstep: name -> directory."""
+    return {path.parent.name: path.parent for path in sorted(SHIPPED_ZOO.glob("*/config.json"))}
+
+
+ZOO_NAMES = (*shipped_zoo(), *FETCHED_ZOO)
 
 
 def cache_dir() -> Path:
@@ -60,6 +69,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _zoo_path(name: str) -> Path:
+    shipped = shipped_zoo().get(name)
+    if shipped is not None:
+        return shipped
     path = cache_dir() / "zoo" / name
     if re.fullmatch(r"[\w.-]+", name) and (path / "config.json").exists():
         return path

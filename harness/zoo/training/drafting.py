@@ -71,7 +71,7 @@ class FrozenTarget:
 class DrafterRecipe:
     """Everything that a drafter's weights depend on, besides its target's and the machine's arithmetic.
 
-    `kind` is a module of `harness.zoo.training.kinds`, which has `objective(recipe, target)`, `export(objective, directory)` and
+    `kind` is a module of `harness.zoo.training.kinds` with `objective(recipe, target)`, `export(objective, directory)` and
     `load(directory, target)`; `options` are its own.
     """
 

@@ -19,7 +19,7 @@ import torch
 from harness.zoo.download import ZooError
 from harness.zoo.training.optimizer import Optimizer, Schedule
 
-__all__ = ["STATE_FILE", "Objective", "TrainingStopped", "train", "write_atomically"]
+__all__ = ["STATE_FILE", "Objective", "TrainingStopped", "train", "training_cost", "write_atomically"]
 
 STATE_FILE = "state.pt"
 BatchT = TypeVar("BatchT")
@@ -43,7 +43,7 @@ class Objective(Protocol[BatchT]):
 
 
 class _Run(Generic[BatchT]):
-    """The state of one training: parameters, optimizer, number of the next step, tokens so far."""
+    """The state of one training: parameters, optimizer, number of the next step, tokens and seconds so far."""
 
     def __init__(self, objective: Objective[BatchT], schedule: Schedule, directory: Path) -> None:
         self.objective = objective
@@ -52,9 +52,12 @@ class _Run(Generic[BatchT]):
         self.num_steps = schedule.num_steps
         self.step = 0
         self.tokens = 0
+        self.seconds = 0.0  # of all sittings until the last load
+        self._since = time.monotonic()
 
     def save(self) -> None:
         state = {
+            "seconds": self.seconds + time.monotonic() - self._since,
             "identity": self.objective.identity,
             "step": self.step,
             "tokens": self.tokens,
@@ -76,7 +79,8 @@ class _Run(Generic[BatchT]):
             for name, parameter in self.objective.parameters.items():
                 parameter.copy_(state["parameters"][name])
         self.optimizer.load_state(state["optimizer"])
-        self.step, self.tokens = state["step"], state["tokens"]
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self._since = time.monotonic()
 
 
 def train(
@@ -128,6 +132,12 @@ def train(
                 run.save()
                 saved = time.monotonic()
     run.save()
+
+
+def training_cost(directory: Path) -> dict[str, float]:
+    """Steps, tokens and seconds that the training in `directory` has taken so far."""
+    state: dict[str, Any] = torch.load(directory / STATE_FILE, weights_only=True)
+    return {"steps": state["step"], "tokens": state["tokens"], "seconds": round(state["seconds"], 1)}
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -103,7 +103,7 @@ class TargetRecipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        TargetRecipe("tiny", ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32), Schedule(num_steps=7500)),
+        TargetRecipe("tiny", ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32), Schedule(num_steps=5000)),
         TargetRecipe("tiny-qwen3", ModelSizes("Qwen3ForCausalLM", 96, 256, 4, 2, 1, 128), Schedule(num_steps=3000)),
     )
 }
