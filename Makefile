@@ -20,13 +20,14 @@ SOURCES := pyproject.toml constraints.txt $(wildcard setup.py kernels/csrc/*)
 # One OpenMP thread for each pytest worker, and no spinning: two thread pools that spin on two cores stop each other.
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: help setup zoo run test quality bench clean
+.PHONY: help setup fetch zoo run test quality bench clean
 
 help:
 	@echo "make setup    virtual environment in $(VENV), everything installed, the real checkpoint in the cache"
 	@echo "make run      the validation suites on the embedded engine, and a report page"
 	@echo "make test     quality checks, then all tests and all suites"
 	@echo "make quality  ruff, mypy, import-linter"
+	@echo "make zoo      trains all small models anew (hours on two cores; an interrupted training goes on)"
 	@echo "make bench    speed of the kernels"
 	@echo "make clean    removes builds, caches and runs (not $(VENV))"
 
@@ -39,11 +40,11 @@ $(STAMP): $(SOURCES)
 	@touch $@
 
 # A machine without network still runs everything else.
-zoo: $(STAMP)
+fetch: $(STAMP)
 	@$(BIN)/python -m harness.zoo fetch $(ZOO_MODEL) > /dev/null \
 		|| echo "[setup] zoo:$(ZOO_MODEL) is not available: the cases that need it will be skipped by name"
 
-setup: $(STAMP) zoo
+setup: $(STAMP) fetch
 	@echo "[setup] ready: $(BIN)/lockstep"
 
 # $(call tested,PATHS,RUN): the report is made even when a test failed; the exit status is then that of the tests.
@@ -64,6 +65,9 @@ quality: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+zoo: setup
+	$(BIN)/lockstep zoo train --all
 
 bench: $(STAMP)
 	@$(BIN)/python -m kernels.bench

@@ -11,7 +11,7 @@ from engine.checkpoint.safetensors import SafetensorsCheckpoint
 from engine.checkpoint.weights import Checkpoint
 from engine.errors import CheckpointError, nearest_hint
 
-__all__ = ["ZOO_NAMES", "cache_dir", "open_checkpoint", "resolve_model", "shipped_zoo"]
+__all__ = ["cache_dir", "open_checkpoint", "resolve_model", "shipped_zoo", "zoo_names"]
 
 FETCHED_ZOO = ("smollm2-135m",)  # the harness's catalog, which tests hold equal to this
 SHIPPED_ZOO = Path(__file__).resolve().parents[2] / "harness" / "zoo" / "checkpoints"  # data that comes with this package
@@ -25,7 +25,9 @@ def shipped_zoo() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(SHIPPED_ZOO.glob("*/config.json"))}
 
 
-ZOO_NAMES = (*shipped_zoo(), *FETCHED_ZOO)
+def zoo_names() -> tuple[str, ...]:
+    """What may follow `zoo:`."""
+    return (*shipped_zoo(), *FETCHED_ZOO)
 
 
 def cache_dir() -> Path:
@@ -53,7 +55,7 @@ def resolve_model(model: str) -> Path:
     if is_gguf or not HUB_ID.fullmatch(model):
         raise CheckpointError(
             f"{model!r}: there is no such directory or file. A model is a directory with safetensors, a .gguf file, "
-            f"zoo:NAME (known: {', '.join(ZOO_NAMES)}) or a Hugging Face id like 'Qwen/Qwen3-0.6B'"
+            f"zoo:NAME (known: {', '.join(zoo_names())}) or a Hugging Face id like 'Qwen/Qwen3-0.6B'"
         )
     return _fetch_from_hub(model)
 
@@ -75,8 +77,8 @@ def _zoo_path(name: str) -> Path:
     path = cache_dir() / "zoo" / name
     if re.fullmatch(r"[\w.-]+", name) and (path / "config.json").exists():
         return path
-    if name not in ZOO_NAMES:
-        raise CheckpointError(f"{ZOO_PREFIX}{name}: there is no such model in the zoo.{nearest_hint(name, ZOO_NAMES)}")
+    if name not in zoo_names():
+        raise CheckpointError(f"{ZOO_PREFIX}{name}: there is no such model in the zoo.{nearest_hint(name, zoo_names())}")
     raise CheckpointError(f"{ZOO_PREFIX}{name} is not in {path.parent}. Run: lockstep zoo fetch {name}")
 
 
@@ -91,5 +93,5 @@ def _fetch_from_hub(model: str) -> Path:
         reason = "the hub refused it" if refused else "the hub cannot be reached, and its cache does not have it"
         raise CheckpointError(
             f"{model!r} is neither a directory nor a file here, and as a Hugging Face id it cannot be had: {reason} ({error}). "
-            f"Give a directory or a .gguf file, or one of: {', '.join(ZOO_PREFIX + name for name in ZOO_NAMES)}"
+            f"Give a directory or a .gguf file, or one of: {', '.join(ZOO_PREFIX + name for name in zoo_names())}"
         ) from error

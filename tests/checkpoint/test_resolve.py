@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoint import CheckpointError, cache_dir, open_checkpoint, resolve_model
-from engine.checkpoint.resolve import ZOO_NAMES
+from engine.checkpoint.resolve import FETCHED_ZOO, shipped_zoo
 from harness.toy_model import make_toy_checkpoint
 from harness.zoo import CATALOG
 
@@ -51,7 +51,8 @@ def test_unknown_zoo_names_get_the_nearest_or_all(cache: Path, name: str) -> Non
 
 
 def test_the_engine_knows_the_names_of_the_harness_catalog() -> None:
-    assert set(ZOO_NAMES) == set(CATALOG)
+    assert set(FETCHED_ZOO) == set(CATALOG)
+    assert not set(FETCHED_ZOO) & set(shipped_zoo())
 
 
 @pytest.mark.parametrize(
