@@ -22,7 +22,7 @@ from harness.zoo.download import ZooError
 from harness.zoo.training import chain
 from harness.zoo.training.chain import ChainObjective, unroll
 from harness.zoo.training.documents import document, document_text
-from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget
+from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, soft_cross_entropy
 from harness.zoo.training.export import export_checkpoint
 from harness.zoo.training.loop import train
 from harness.zoo.training.optimizer import Schedule
@@ -192,6 +192,87 @@ def test_a_full_disk(kind: str, target: FrozenTarget, tmp_path: Path, monkeypatc
     )
     with pytest.raises(ZooError, match="No space left"):
         module(kind).export(objective(kind, target), tmp_path)
+
+
+@pytest.fixture
+def own_text(tmp_path: Path) -> Path:
+    rng = Random(0)
+    lines = [
+        json.dumps({"prompt": some_ids(rng.randint(4, 9)), "reply": some_ids(rng.randint(10, 20)) if i else []})
+        for i in range(11)
+    ]
+    (tmp_path / "own_text.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def own_text_objective(target: FrozenTarget, directory: Path) -> Any:
+    kind = module("eagle_own_text")
+    options = (("num_replies", 11), ("steps", 2), ("regression", 0.5), ("noise", 0.1), ("head_places", 12))
+    return kind.objective(
+        DrafterRecipe("own", "eagle_own_text", Schedule(10, warmup_steps=2), rows=2, options=options), target, directory
+    )
+
+
+def test_states_of_own_text_are_kept(target: FrozenTarget, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = module("eagle_own_text")
+    monkeypatch.setattr(kind, "SHARD", 4)
+    made = own_text_objective(target, own_text)
+    files = sorted((own_text / "states").iterdir())
+    assert len(files) == 3
+    files[1].unlink()  # as if interrupted
+    computed: list[int] = []
+    one_text = kind._normed
+
+    def counted(frozen: FrozenTarget, ids: list[int]) -> Any:
+        computed.append(len(ids))
+        return one_text(frozen, ids)
+
+    monkeypatch.setattr(kind, "_normed", counted)
+    again = own_text_objective(target, own_text)
+    assert len(computed) == 4
+    assert len(made._texts) == 10, "a text without a reply teaches nothing"
+    for first, second in zip(made._texts, again._texts, strict=True):
+        assert torch.equal(first.normed, second.normed)
+        torch.testing.assert_close(first.normed.float(), target.forward(first.ids[None]).normed[0], atol=0.05, rtol=0.01)
+    (own_text / "own_text.jsonl").write_text(json.dumps({"prompt": [3, 4], "reply": [5] * 9}) + "\n")
+    with pytest.raises(ZooError, match="another text"):
+        own_text_objective(target, own_text)
+
+
+def test_the_loss_of_own_text_is_of_replies(target: FrozenTarget, own_text: Path) -> None:
+    made = own_text_objective(target, own_text)
+    batch = made.batch(1)
+    assert torch.equal(batch.noise, made.batch(1).noise)
+    per_pass = len(made._texts) // 2
+    seen = [tuple(ids[ids > 0].tolist()) for step in range(per_pass) for ids in made.batch(step).ids]
+    assert sorted(seen) == sorted(tuple(text.ids.tolist()) for text in made._texts), "each text once in a pass"
+    for step, places in enumerate(batch.places):
+        counts = batch.counts[:, 2 + step : batch.counts.shape[1] - 1 - 2 + 2 + step].flatten()
+        assert 0 < len(places) <= 12
+        assert bool((counts[places] == 1).all())
+
+
+def test_the_gradient_through_the_whole_vocabulary(target: FrozenTarget) -> None:
+    generator = torch.Generator().manual_seed(0)
+    state, wanted = torch.randn(2, 5, D, generator=generator)
+    ours, plain = state.clone().requires_grad_(), state.clone().requires_grad_()
+    loss = module("eagle_own_text")._head_loss(ours, wanted, target.head)
+    reference = soft_cross_entropy(F.linear(plain, target.head), F.linear(wanted, target.head), torch.ones(5))
+    torch.autograd.backward(loss * 3)
+    torch.autograd.backward(reference * 3)
+    torch.testing.assert_close(loss, reference)
+    torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_own_text_trains_the_eagle_of_the_same_file(target: FrozenTarget, own_text: Path) -> None:
+    made = own_text_objective(target, own_text)
+    before = made.loss(made.batch(0))[0].item()
+    train(made, made.recipe.schedule, own_text / "training")
+    assert made.loss(made.batch(0))[0].item() < before
+    loaded = module("eagle_own_text").load(module("eagle_own_text").export(made, own_text / "out"), target)
+    assert set(load_file(own_text / "out" / "model.safetensors")) == NAMES["eagle"]
+    ids = some_ids(9)
+    assert len(loaded.propose(ids, target.forward(torch.tensor([ids[:-1]])), 3)) == 3
 
 
 def _as_qwen2(config: ModelConfig) -> ModelConfig:
