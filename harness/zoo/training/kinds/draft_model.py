@@ -47,7 +47,7 @@ RECIPES: tuple[DrafterRecipe, ...] = (
     DrafterRecipe(
         "tiny-draft",
         "draft_model",
-        Schedule(num_steps=700),
+        Schedule(num_steps=600),
         options=(
             ("hidden_size", 64),
             ("intermediate_size", 176),
@@ -60,7 +60,7 @@ RECIPES: tuple[DrafterRecipe, ...] = (
     DrafterRecipe(
         "tiny-draft-small",
         "draft_model",
-        Schedule(num_steps=350),
+        Schedule(num_steps=300),
         options=(
             ("hidden_size", 32),
             ("intermediate_size", 96),

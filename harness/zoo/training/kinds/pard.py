@@ -37,7 +37,7 @@ RECIPES: tuple[DrafterRecipe, ...] = (
     DrafterRecipe(
         "tiny-pard",
         "pard",
-        Schedule(num_steps=450),
+        Schedule(num_steps=400),
         options=(
             ("hidden_size", 64),
             ("intermediate_size", 176),
