@@ -35,7 +35,8 @@ RECIPES = (
     DrafterRecipe(
         "tiny-eagle",
         "eagle",
-        Schedule(num_steps=500),
+        Schedule(num_steps=750),
+        rows=8,
         length=260,
         options=(("steps", 3), ("regression", 0.5), ("noise", 0.1)),
     ),

@@ -38,7 +38,8 @@ RECIPES = (
     DrafterRecipe(
         "tiny-eagle3",
         "eagle3",
-        Schedule(num_steps=500, adam_lr=1e-3),
+        Schedule(num_steps=750, adam_lr=1e-3),
+        rows=8,
         length=260,
         options=(("steps", 3), ("regression", 0.0), ("noise", 0.0)),
     ),
@@ -49,7 +50,10 @@ def aux_layer_ids(num_layers: int) -> tuple[int, int, int]:
     """Which hidden states are read; vLLM's count, where 0 is the embedding and i the output of layer i - 1.
 
     vLLM's default (2, L // 2, L - 3) names one layer thrice for L = 5. This is near the start, the middle, and the last.
+    `ValueError` if the three are not distinct.
     """
+    if num_layers < 3:
+        raise ValueError(f"a target of {num_layers} layers has no three hidden states that differ")
     return (1, (num_layers + 1) // 2, num_layers)
 
 
@@ -96,8 +100,8 @@ def objective(recipe: DrafterRecipe, target: FrozenTarget, *, compile_layers: bo
 def export(objective: Any, directory: Path) -> Path:
     """Write config.json and model.safetensors (bfloat16); `directory` comes back. `ZooError` if the disk is full."""
     net, recipe = objective.net, objective.recipe
-    layer = layer_config(net.config)
-    layer.pop("architectures")
+    layer = layer_config(net.config) | {"tie_word_embeddings": False}
+    del layer["architectures"]
     config = {
         "architectures": ["Eagle3DraftModel"],
         "dtype": "bfloat16",
@@ -110,7 +114,9 @@ def export(objective: Any, directory: Path) -> Path:
         },
         "transformer_layer_config": layer,
         "draft_vocab_size": net.config.vocab_size,
+        "target_hidden_size": objective.target.config.hidden_size,
         "norm_before_residual": True,
+        "norm_before_fc": False,
         "eagle_aux_hidden_state_layer_ids": list(net.layer_ids),
     }
     return export_chain(net, objective.parameters, directory, config)

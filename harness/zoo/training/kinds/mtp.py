@@ -5,7 +5,7 @@ Qwen2 layer and a norm, whose output is both what the target's LM head reads and
 position 0 counts as zero.
 
 The file is the whole target with the module beside it. MiMo is Qwen2, so a Llama target gets query, key and value biases of
-zero, and an LM head of its own: vLLM's MTP loader asks for the tensor.
+zero.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ RECIPES = (
     DrafterRecipe(
         "tiny-mtp",
         "mtp",
-        Schedule(num_steps=500),
+        Schedule(num_steps=750),
+        rows=8,
         length=260,
         options=(("steps", 3), ("regression", 0.0), ("noise", 0.0)),
     ),
@@ -96,8 +97,8 @@ def objective(recipe: DrafterRecipe, target: FrozenTarget, *, compile_layers: bo
 def export(objective: Any, directory: Path) -> Path:
     """Write the target, the module and the tokenizer's files, in bfloat16; `directory` comes back. `ZooError` if it cannot."""
     target: FrozenTarget = objective.target
-    whole = replace(target.config, architecture="Qwen2ForCausalLM", qkv_bias=True, tie_word_embeddings=False)
-    weights = {"lm_head.weight": target.head, **target.model.weights, **objective.parameters}
+    whole = replace(target.config, architecture="Qwen2ForCausalLM", qkv_bias=True)
+    weights = {**target.model.weights, **objective.parameters}
     shapes = expected_tensors(whole) | objective.net.shapes
     tensors = (weights[n] if n in weights else torch.zeros(shape) for n, shape in shapes.items())
     rounded = (tensor.detach().to(torch.bfloat16) for tensor in tensors)
