@@ -10,6 +10,8 @@ from engine.checkpoint.fields import Fields
 
 __all__ = ["check_shapes", "parse_hf_config"]
 
+# MiMo is Qwen2 with modules that draft; their tensors are none of the decoder's.
+ALIASES = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
 ROPE_TYPES = ("default", "llama3")
 # What the configuration classes of Transformers assume where a file is silent.
 MAX_POSITIONS = {"LlamaForCausalLM": 2048, "Qwen2ForCausalLM": 32768, "Qwen3ForCausalLM": 32768}
@@ -50,6 +52,7 @@ def parse_hf_config(config: Mapping[str, Any], generation_config: Mapping[str, A
         qk_norm=is_qwen3,
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         eos_token_ids=_eos_token_ids(fields, generation_config),
+        num_mtp_layers=fields.integer("num_nextn_predict_layers") if fields.get("architectures") == ["MiMoForCausalLM"] else 0,
     )
     check_shapes(parsed, fields)
     return parsed
@@ -69,7 +72,7 @@ def _architecture(fields: Fields) -> str:
         raise fields.error(
             f"'architectures' is {names!r}, expected a list of one name. Supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    name: str = names[0]
+    name: str = ALIASES.get(names[0], names[0])
     if name not in SUPPORTED_ARCHITECTURES:
         raise fields.error(f"architecture {name!r} is not supported. Supported: {', '.join(SUPPORTED_ARCHITECTURES)}")
     return name

@@ -16,6 +16,7 @@ from engine.errors import CheckpointError, nearest_hint
 __all__ = ["Checkpoint", "check_tensors", "expected_tensors", "file_fingerprint"]
 
 Shape = tuple[int, ...]
+MTP_PREFIX = "model.mtp_layers."
 
 
 class Checkpoint(ABC):
@@ -94,6 +95,8 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[Path, Shape]], 
                 "The weights and the config belong to different models"
             )
     for name, (file, actual) in found.items():
+        if config.num_mtp_layers and name.startswith(MTP_PREFIX):
+            continue
         if name not in expected:
             raise CheckpointError(
                 f"{file}: unexpected tensor {name!r} {list(actual)}: a {config.architecture} of this config has none"

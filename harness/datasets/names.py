@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from harness.datasets.example import Example
 
 SPLITS = ("train", "validation", "test")
 
@@ -47,3 +51,30 @@ NAMES: Mapping[str, tuple[Name, ...]] = MappingProxyType(
         ),
     }
 )
+
+
+_TRAINED = re.compile(r"\b(" + "|".join(name.text for name in NAMES["train"]) + r")\b")
+_TAKEN = frozenset(name.text for pool in NAMES.values() for name in pool)
+CONSONANTS, VOWELS = "bcdfghjklmnprstvwyz", "aeiou"
+
+
+def made_up_name(rng: random.Random) -> str:
+    """Two or three syllables; none of the names of any split."""
+    while True:
+        syllables = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.choice((1, 2, 2))))
+        name = (syllables + rng.choice((rng.choice(CONSONANTS), "", rng.choice(VOWELS)))).capitalize()
+        if len(name) > 2 and name not in _TAKEN:
+            return name
+
+
+def with_made_up_names(rng: random.Random, example: Example) -> Example:
+    """The same example about people with made-up names, the same one wherever a name of training stood."""
+    found = dict.fromkeys(_TRAINED.findall(example.prompt))
+    if not found:
+        return example
+    others = {name: made_up_name(rng) for name in found}
+
+    def swapped(text: str) -> str:
+        return _TRAINED.sub(lambda match: others.get(match[0], match[0]), text)
+
+    return replace(example, prompt=swapped(example.prompt), answer=swapped(example.answer))

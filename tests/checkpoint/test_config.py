@@ -114,3 +114,11 @@ def test_key_value_heads_of_qwen_are_not_guessed() -> None:
     without = {key: value for key, value in {**LLAMA, **QWEN2}.items() if key != "num_key_value_heads"}
     with pytest.raises(CheckpointError, match="'num_key_value_heads' is missing"):
         ModelConfig.from_hf(without)
+
+
+def test_mimo_is_qwen2_with_modules_that_draft() -> None:
+    config = parse(architectures=["MiMoForCausalLM"], num_nextn_predict_layers=1)
+    assert (config.architecture, config.qkv_bias, config.num_mtp_layers) == ("Qwen2ForCausalLM", True, 1)
+    assert parse(num_nextn_predict_layers=1).num_mtp_layers == 0  # of no meaning to a Llama
+    with pytest.raises(CheckpointError, match="num_nextn_predict_layers"):
+        parse(architectures=["MiMoForCausalLM"])

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from harness.datasets.mixture import DRILL, drill, examples
-from harness.datasets.names import NAMES
+from harness.datasets.names import NAMES, made_up_name, with_made_up_names
 from harness.datasets.word_problems import FAMILIES, SPLITS, WordProblem, digest, fixed_split, fresh_problems, problems
 from harness.datasets.word_problems.moves import MAX_VALUE
 
@@ -58,6 +58,16 @@ def test_there_are_enough_families_and_each_is_drawn(by_split: dict[str, list[Wo
     assert len(FAMILIES) >= 25
     for made in by_split.values():
         assert {problem.family for problem in made} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_answer_speaks_of_people_that_the_question_names(by_split: dict[str, list[WordProblem]], split: str) -> None:
+    known = {name.text for name in NAMES[split]}
+    for problem in by_split[split]:
+        named = known & set(re.findall(r"[A-Z][a-z]+", problem.question))
+        assert known & set(re.findall(r"[A-Z][a-z]+", problem.answer)) <= named
+        if re.search(r"\b([Ss]he|[Hh]e|[Hh]er|[Hh]is|[Hh]im)\b", problem.question + problem.answer):
+            assert named
 
 
 def test_splits_share_no_names(by_split: dict[str, list[WordProblem]]) -> None:
@@ -143,3 +153,27 @@ def test_the_mixture_has_every_category_and_repeats() -> None:
     shares = Counter(example.category for example in first)
     assert {"math", DRILL, "repetition", "copy", "edit", "series", "json", "position"} == set(shares)
     assert 0.55 < shares["math"] / 2000 < 0.7
+
+
+def test_made_up_names_are_nobodys_and_stand_wherever_the_old_one_stood() -> None:
+    rng = random.Random(11)
+    known = {name.text for pool in NAMES.values() for name in pool}
+    assert not {made_up_name(rng) for _ in range(SAMPLES)} & known
+    for problem in sample("train", n=300):
+        before = problem.example
+        after = with_made_up_names(rng, before)
+        names = {word for word in re.findall(r"[A-Z][a-z]+", before.prompt + before.answer) if word in known}
+        assert not names & set(re.findall(r"[A-Z][a-z]+", after.prompt + after.answer))
+        assert check_equations(after.answer)[-1] == problem.value
+        assert (after == before) == (not names)
+
+
+def test_made_up_names_come_late_in_training() -> None:
+    known = {name.text for name in NAMES["train"]}
+
+    def share(phase: float) -> float:
+        drawn = [e for e in itertools.islice(examples(random.Random(6), phase), 2000) if e.category == "copy"]
+        return sum(not known & set(re.findall(r"[A-Z][a-z]+", e.prompt)) for e in drawn) / len(drawn)
+
+    assert share(0.3) == 0
+    assert 0.15 < share(0.5) < 0.45

@@ -184,7 +184,7 @@ COUNTING = (
     Family(
         "farm",
         (
-            Opening("product", ("{a} hens lay {b} eggs each in a month.",), "The hens lay {eq} eggs."),
+            Opening("product", ("{N} has {a} hens that lay {b} eggs each in a month.",), "The hens lay {eq} eggs."),
             Opening("given", ("{N} collects {v} eggs.", "The hens of {N} lay {v} eggs.")),
         ),
         ("{N} has {eq} eggs.", "So there are {eq} eggs."),

@@ -14,7 +14,7 @@ __all__ = ["SEED", "SHA256", "SIZE", "digest", "fixed_split", "fresh_problems"]
 
 SIZE = 1000
 SEED = 0
-SHA256 = "54f72e40275d05eee67a9a00adaefebec5b251fbc142590e4b3eec1c1f4bb37c"
+SHA256 = "71a00ca206abad17fb0335baedeae40762e5c0195e765c4fbe6b5dc72ea33688"
 
 
 @functools.cache
