@@ -91,14 +91,10 @@ class BlockNet:
             **{name: shape for name, shape in rest.items() if "embed_tokens" not in name and "lm_head" not in name},
         }
 
-    def initial(self, seed: int, target: FrozenTarget) -> dict[str, torch.Tensor]:
-        """The parameters before training: leaves, without the copies of `k_norm`; the last norm is the target's."""
-        copies = self.complete({"layers.0.self_attn.k_norm.weight": torch.empty(0)})
-        shapes = {name: shape for name, shape in self.shapes.items() if name not in copies or name.startswith("layers.0.")}
-        weights = init_weights(shapes, seed)
-        with torch.no_grad():
-            weights["norm.weight"].copy_(target.model.weights["model.norm.weight"])
-        return weights
+    def initial(self, seed: int) -> dict[str, torch.Tensor]:
+        """The parameters before training: leaves, without the copies of `k_norm`."""
+        copies = [f"layers.{i}.self_attn.k_norm.weight" for i in range(1, self.config.num_layers)]
+        return init_weights({name: shape for name, shape in self.shapes.items() if name not in copies}, seed)
 
     def complete(self, parameters: Tensors) -> dict[str, torch.Tensor]:
         """With the `k_norm` of the first layer for all of them: the tensors of the file."""
@@ -180,7 +176,7 @@ class BlockObjective:
     def __init__(self, recipe: DrafterRecipe, target: FrozenTarget, net: BlockNet, *, compile_layers: bool = True) -> None:
         self.identity = recipe.identity(target)
         self.recipe, self.target, self.net = recipe, target, net
-        self.parameters = net.initial(recipe.seed, target)
+        self.parameters = net.initial(recipe.seed)
         self.block_sizes = [int(size) for size in recipe.option("block_sizes").split(",")]
         self._stream = recipe.stream(target)
         self._frozen = Decoder(target.config, target.model.weights, compile_layers=compile_layers)

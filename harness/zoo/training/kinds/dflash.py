@@ -27,7 +27,7 @@ RECIPES = (
     DrafterRecipe(
         "tiny-dflash",
         "dflash",
-        Schedule(num_steps=600),
+        Schedule(num_steps=600, warmup_steps=20),
         options=(("layers", 2), ("intermediate_size", 256), ("block_sizes", "4,8"), ("queries", 256), ("gamma", 4.0)),
     ),
 )
