@@ -180,7 +180,8 @@ class BlockObjective:
         self.block_sizes = [int(size) for size in recipe.option("block_sizes").split(",")]
         self._stream = recipe.stream(target)
         self._frozen = Decoder(target.config, target.model.weights, compile_layers=compile_layers)
-        self._loss = compiled(self._block_loss) if compile_layers else self._block_loss
+        # One for each size, as `compiled` falls back only at its first call.
+        self._losses = {size: compiled(self._block_loss) if compile_layers else self._block_loss for size in self.block_sizes}
 
     def batch(self, step: int) -> BlockBatch:
         """Anchors are drawn without repetition by what predicting the token after them counts."""
@@ -195,7 +196,7 @@ class BlockObjective:
         with torch.no_grad():
             states = self._frozen.forward(batch.packed.ids, with_hidden=True)
             features = self.net.features(states)
-        loss: torch.Tensor = self._loss(
+        loss: torch.Tensor = self._losses[batch.size](
             dict(self.parameters), batch.packed.ids, batch.packed.weights, features, states.logits, batch.anchors, batch.size
         )
         return loss, batch.packed.num_tokens
