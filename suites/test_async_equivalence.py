@@ -18,7 +18,7 @@ from harness.equivalence import DRAFTERS, EquivalenceResult, check_async_equals_
 from harness.recording import Notes
 from harness.reference import Reference
 from harness.workload import WorkItem, prompt_hash
-from suites.workloads import BLOCK_SIZE, SAMPLING, real_items, tight_pool, toy_items
+from suites.workloads import BLOCK_SIZE, SAMPLING, ZOO_TARGETS, real_items, tight_pool, toy_items, zoo_prompts
 
 K = 3  # speculative tokens; the reference knows K + 1 tokens behind each end, so that an accepted run can go beyond a stop
 ReferenceFor = Callable[..., Reference]
@@ -112,7 +112,7 @@ def test_draft_length_meets_block_size(
     note(record, items, result)
 
 
-# --- the same on a real checkpoint ---------------------------------------------------------------------------------------
+# --- the same on trained models: those of the zoo, and a real checkpoint ---------------------------------------------------
 
 REAL_POOLS = ("roomy", "tight")
 REAL_PREFILLS = {"whole": {"max_num_batched_tokens": 2048}, "chunked": {"max_num_batched_tokens": 40}}
@@ -143,6 +143,18 @@ def real_cells() -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("sampling", ["greedy", "temperature", "all-filters"])
+@pytest.mark.parametrize("drafts", DRAFTERS)
+@pytest.mark.parametrize(("pool", "prefill"), [("roomy", "whole"), ("tight", "chunked")])
+@pytest.mark.parametrize("model", ZOO_TARGETS)
+def test_async_equals_sync_on_the_zoo(
+    model: str, pool: str, prefill: str, drafts: str, sampling: str, reference_for: ReferenceFor, record: Notes
+) -> None:
+    """Word problems, a long repetition and a copy: text that means something, and that n-grams draft well."""
+    items = real_items(sampling, zoo_prompts(model))
+    check_on_trained_model(model, "uni", pool, prefill, drafts, items, reference_for, record, case=f"{model}-{sampling}")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(("executor", "pool", "prefill", "drafts", "sampling"), real_cells())
 def test_async_equals_sync_on_a_real_checkpoint(
@@ -158,16 +170,33 @@ def test_async_equals_sync_on_a_real_checkpoint(
     record: Notes,
 ) -> None:
     items = real_items(sampling, real_prompts)
+    check_on_trained_model(
+        real_model, executor, pool, prefill, drafts, items, reference_for, record, case=f"real-{executor}-{sampling}"
+    )
+    record.provenance({"questions": questions.source})
+
+
+def check_on_trained_model(
+    model: str,
+    executor: str,
+    pool: str,
+    prefill: str,
+    drafts: str,
+    items: list[WorkItem],
+    reference_for: ReferenceFor,
+    record: Notes,
+    *,
+    case: str,
+) -> None:
     num_kv_blocks = 256 if pool == "roomy" else tight_pool(items, BLOCK_SIZE, K)
     result = check_async_equals_sync(
-        real_model,
+        model,
         {**REAL, **EXECUTORS[executor], **REAL_PREFILLS[prefill], "num_kv_blocks": num_kv_blocks},
         items,
-        reference_for(real_model, {"max_model_len": 512}, items, num_beyond=K + 1),
-        case=f"real-{executor}-{pool}-{prefill}-{drafts}-{sampling}",
+        reference_for(model, {"max_model_len": 512}, items, num_beyond=K + 1),
+        case=f"{case}-{pool}-{prefill}-{drafts}",
         drafting=DRAFTERS[drafts],
         num_speculative_tokens=K,
         exercised=[EXERCISED[axis] for axis in (pool, prefill) if axis in EXERCISED] + ["num_prefix_hits"],
     )
     note(record, items, result)
-    record.provenance({"questions": questions.source})

@@ -5,6 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from engine.checkpoint import resolve_model
+from engine.tokenizer import load_tokenizer
+from harness.datasets.text_tasks import TEXT_TASKS
+from harness.datasets.word_problems import fixed_split
+from harness.prompts import prompt_text
 from harness.workload import SamplingParams, WorkItem
 
 BLOCK_SIZE = 8
@@ -56,6 +61,18 @@ def real_items(sampling: str, prompts: Sequence[Sequence[int]]) -> list[WorkItem
         WorkItem(f"q{i}", tuple(prompt), SAMPLING[sampling](i, max_tokens))
         for i, (prompt, max_tokens) in enumerate(zip(chosen, REAL_MAX_TOKENS, strict=True))
     ]
+
+
+ZOO_TARGETS = ("zoo:tiny",)
+
+
+def zoo_prompts(model: str) -> list[list[int]]:
+    """For a target of the zoo: three word problems, a long repetition and a copy."""
+    rng = random.Random(20241)
+    questions = [problem.question for problem in fixed_split()[:3]]
+    questions += [TEXT_TASKS[name](rng, "test").prompt for name in ("repetition", "copy")]
+    tokenizer = load_tokenizer(resolve_model(model))
+    return [tokenizer.encode(prompt_text(question)) for question in questions]
 
 
 def _toy_prompts() -> list[list[int]]:

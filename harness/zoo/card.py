@@ -68,6 +68,7 @@ def card_text(manifest: Mapping[str, Any]) -> str:
         "",
         f"    {manifest['recipe']}",
         "",
+        *([manifest["note"], ""] if "note" in manifest else []),
     ]
     for title, figures in manifest["figures"].items():
         lines += _table(title, figures)

@@ -95,6 +95,9 @@ def _list(args: argparse.Namespace) -> Any:
         size = sum(file.stat().st_size for file in directory.iterdir()) / 1e6
         print(f"zoo:{name}  {ABOUT[name].title if name in ABOUT else ''}  ({size:.1f} MB, comes with Lockstep)")
         answer.append({"name": name, "shipped": True, "megabytes": round(size, 2)})
+    for name in sorted(ABOUT.keys() - shipped_zoo().keys()):
+        print(f"zoo:{name}  {ABOUT[name].title}  (not here; make it: lockstep zoo train {name})")
+        answer.append({"name": name, "shipped": False, "trainable": True})
     for entry, cached in list_zoo():
         state = "in the cache" if cached else f"not fetched ({entry.download_mb} MB to download, {entry.disk_mb} MB on disk)"
         print(f"zoo:{entry.name}  {entry.title}  [{entry.licence}]  {state}")

@@ -31,12 +31,12 @@ from harness.zoo.training.generation import greedy
 from harness.zoo.training.loop import STATE_FILE, TrainingStopped, train, write_atomically
 from harness.zoo.training.optimizer import Schedule, orthogonalized
 from harness.zoo.training.packing import Encoder, PackedStream, pack
-from harness.zoo.training.target import ModelSizes, Phase, TargetObjective, TargetRecipe
+from harness.zoo.training.target import ModelSizes, Phase, Rows, TargetObjective, TargetRecipe
 from harness.zoo.training.tokenizer import train_tokenizer
 from harness.zoo.training.transformer import Decoder
 
 ITEMS = ("pen", "cup", "hat", "box")
-PHASES = (Phase(0.5, 4, 96, FewShot(0.1)), Phase(1.0, 2, 192, FewShot(0.5, 2, 3)))
+PHASES = (Phase(0.5, (Rows(4, 96, FewShot(0.1)),)), Phase(1.0, (Rows(2, 192, FewShot(0.5, 2, 3)),)))
 SIZES = {
     "LlamaForCausalLM": ModelSizes("LlamaForCausalLM", 48, 96, 2, 4, 2, 12),
     "Qwen3ForCausalLM": ModelSizes("Qwen3ForCausalLM", 48, 96, 2, 2, 1, 32),
