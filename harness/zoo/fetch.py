@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from engine.checkpoint import cache_dir, expected_tensors, open_checkpoint
+from engine.checkpoint import cache_dir, expected_tensors, open_checkpoint, shipped_zoo
 from harness.zoo.catalog import CATALOG, ZooEntry, lookup
 from harness.zoo.download import ZooError, download_member
 from harness.zoo.tokenizer_files import write_tokenizer
@@ -143,7 +143,7 @@ def available_model(model: str) -> str | None:
 
     Anything else counts as available: a wrong path that a user has given must fail, not be skipped.
     """
-    if not model.startswith("zoo:"):
+    if not model.startswith("zoo:") or model.removeprefix("zoo:") in shipped_zoo():
         return None
     path = zoo_path(model)
     if (path / MANIFEST).exists():

