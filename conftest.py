@@ -52,14 +52,19 @@ def toy_model() -> str:
     return str(toy_model_path())
 
 
-@pytest.fixture(scope="session")
-def real_model(pytestconfig: pytest.Config) -> str:
-    """The checkpoint of `--target-model`; the case is skipped, with the way to get it, where it is not on this machine."""
-    name: str = pytestconfig.getoption("--target-model")
+def named_model(config: pytest.Config, option: str) -> str:
+    """The model that an option names; skips, with the way to get it, where it is not on this machine."""
+    name: str = config.getoption(option)
     reason = missing_from_cache(name)
     if reason is not None:
         pytest.skip(reason)
     return name
+
+
+@pytest.fixture(scope="session")
+def real_model(pytestconfig: pytest.Config) -> str:
+    """The checkpoint of `--target-model`; the case is skipped, with the way to get it, where it is not on this machine."""
+    return named_model(pytestconfig, "--target-model")
 
 
 @pytest.fixture(scope="session")
@@ -91,11 +96,7 @@ def reference_for() -> Callable[..., Reference]:
 @pytest.fixture(scope="session")
 def accuracy_model(pytestconfig: pytest.Config) -> str:
     """The model of the accuracy suite: the zoo's own `tiny`, which comes with the repository, unless another one is named."""
-    name: str = pytestconfig.getoption("--accuracy-model")
-    reason = missing_from_cache(name)
-    if reason is not None:
-        pytest.skip(reason)
-    return name
+    return named_model(pytestconfig, "--accuracy-model")
 
 
 @pytest.fixture(scope="session")
