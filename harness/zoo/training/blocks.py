@@ -28,7 +28,7 @@ from harness.zoo.download import ZooError
 from harness.zoo.training.documents import FewShot
 from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, soft_cross_entropy
 from harness.zoo.training.packing import Batch
-from harness.zoo.training.transformer import Decoder, Output, compiled, init_weights, rms_norm, rope_tables
+from harness.zoo.training.transformer import Decoder, Output, compiled, init_weights, rms_norm, rope_tables, rotated
 from harness.zoo.writer import hf_config, write_json, write_safetensors
 
 __all__ = ["BlockBatch", "BlockDrafter", "BlockNet", "BlockObjective", "block_attention", "block_config", "export_block"]
@@ -139,12 +139,12 @@ class BlockNet:
         t = context.shape[1]
 
         past = F.linear(context, key_value).view(*context.shape[:2], 2, g, e)
-        past_k = _rotated(rms_norm(past[:, :, 0], k_norm, eps), self.cos[:t, None], self.sin[:t, None])
+        past_k = rotated(rms_norm(past[:, :, 0], k_norm, eps), self.cos[:t, None], self.sin[:t, None])
         y = rms_norm(x, weights[f"{prefix}input_layernorm.weight"], eps)
         own = F.linear(y, torch.cat((weights[f"{attention}q_proj.weight"], key_value))).view(*x.shape[:3], h + 2 * g, e)
         cos, sin = self.cos[places][..., None, :], self.sin[places][..., None, :]
-        q = _rotated(rms_norm(own[..., :h, :], q_norm, eps), cos, sin)
-        k = _rotated(rms_norm(own[..., h : h + g, :], k_norm, eps), cos, sin)
+        q = rotated(rms_norm(own[..., :h, :], q_norm, eps), cos, sin)
+        k = rotated(rms_norm(own[..., h : h + g, :], k_norm, eps), cos, sin)
         attended = block_attention(q, k, own[..., h + g :, :], past_k, past[:, :, 1], anchors)
 
         x = x + F.linear(attended, weights[f"{attention}o_proj.weight"])
@@ -152,11 +152,6 @@ class BlockNet:
         both = torch.cat((weights[f"{prefix}mlp.gate_proj.weight"], weights[f"{prefix}mlp.up_proj.weight"]))
         gate, up = F.linear(y, both).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate) * up, weights[f"{prefix}mlp.down_proj.weight"])
-
-
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 @dataclass(frozen=True)

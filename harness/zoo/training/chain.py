@@ -24,7 +24,7 @@ from harness.zoo.download import ZooError
 from harness.zoo.training.documents import FewShot
 from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, load_weights, soft_cross_entropy
 from harness.zoo.training.packing import Batch
-from harness.zoo.training.transformer import Decoder, Output, compiled, init_weights, rms_norm, rope_tables
+from harness.zoo.training.transformer import Decoder, Output, compiled, init_weights, rms_norm, rope_tables, rotated
 from harness.zoo.writer import hf_config, write_json, write_safetensors
 
 __all__ = [
@@ -112,19 +112,14 @@ class ChainNet(ABC):
         bias = torch.cat([weights[f"{name}.bias"] for name in names]) if config.qkv_bias else None
         joined = F.linear(x, torch.cat([weights[f"{name}.weight"] for name in names]), bias).view(b, s, h + 2 * g, e)
         cos, sin = self.cos[position : position + s], self.sin[position : position + s]
-        q = _rotated(joined[:, :, :h].transpose(1, 2), cos, sin)
-        past.append((_rotated(joined[:, :, h : h + g].transpose(1, 2), cos, sin), joined[:, :, h + g :].transpose(1, 2)))
+        q = rotated(joined[:, :, :h].transpose(1, 2), cos, sin)
+        past.append((rotated(joined[:, :, h : h + g].transpose(1, 2), cos, sin), joined[:, :, h + g :].transpose(1, 2)))
         attended = chain_attention(q, past).transpose(1, 2).reshape(b, s, h * e)
         residual = residual + F.linear(attended, weights[f"{prefix}self_attn.o_proj.weight"])
         y = rms_norm(residual, weights[f"{prefix}post_attention_layernorm.weight"], config.rms_norm_eps)
         both = torch.cat((weights[f"{prefix}mlp.gate_proj.weight"], weights[f"{prefix}mlp.up_proj.weight"]))
         gate, up = F.linear(y, both).chunk(2, dim=-1)
         return residual + F.linear(F.silu(gate) * up, weights[f"{prefix}mlp.down_proj.weight"])
-
-
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def chain_attention(q: torch.Tensor, past: Past) -> torch.Tensor:

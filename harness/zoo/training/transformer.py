@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from engine.checkpoint import ModelConfig, expected_tensors
 
-__all__ = ["Decoder", "Output", "compiled", "decoder_layer", "init_weights", "rms_norm", "rope_tables"]
+__all__ = ["Decoder", "Output", "compiled", "decoder_layer", "init_weights", "rms_norm", "rope_tables", "rotated"]
 
 LAYER_WEIGHTS = (
     "input_layernorm.weight",
@@ -75,7 +75,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [..., E] turned by rotary embeddings of the rotate-half form; cos and sin [..., E] broadcast."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -91,7 +92,7 @@ def _qkv(
     if config.qk_norm:
         q, k = rms_norm(q, weights[9], config.rms_norm_eps), rms_norm(k, weights[10], config.rms_norm_eps)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return _rotate(q, cos, sin), _rotate(k, cos, sin), v
+    return rotated(q, cos, sin), rotated(k, cos, sin), v
 
 
 def _after_attention(
