@@ -210,6 +210,17 @@ class ResolvedConfig:
     def num_speculative_tokens(self) -> int:
         return self.speculative.num_speculative_tokens if self.speculative else 0
 
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Positions behind the known tokens at which the drafter may write entries."""
+        keeps_kv = self.speculative is not None and drafter_class(self.speculative.method).keeps_kv
+        return self.num_speculative_tokens + 1 if keeps_kv else 0
+
+    @property
+    def drops_last_cached_block(self) -> bool:
+        """The drafter's entries of a cached block hold only where the token behind it is the same too."""
+        return self.speculative is not None and drafter_class(self.speculative.method).reads_next_token
+
     def as_record(self) -> dict[str, Any]:
         """Plain types for a result record."""
         options = dataclasses.asdict(self.options)

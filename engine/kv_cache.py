@@ -97,10 +97,14 @@ class BlockPool:
 class KVCacheManager:
     """Gives requests their blocks."""
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_prefix_caching: bool, *, drop_last_cached_block: bool = False
+    ) -> None:
+        """drop_last_cached_block: see `ResolvedConfig.drops_last_cached_block`."""
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.drop_last_cached_block = drop_last_cached_block
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -109,14 +113,20 @@ class KVCacheManager:
         """Blocks that `request` lacks to hold KV entries for its first `num_tokens` positions."""
         return max(0, self.num_blocks_for(num_tokens) - len(request.block_ids))
 
+    def allocate_some(self, request: Request, num_tokens: int) -> tuple[int, ...]:
+        """`allocate` as far as the free blocks go."""
+        count = min(self.num_missing(request, num_tokens), self.pool.num_free)
+        new = tuple(self.pool.take() for _ in range(count))
+        request.block_ids.extend(new)
+        return new
+
     def can_allocate(self, request: Request, num_tokens: int) -> bool:
         return self.num_missing(request, num_tokens) <= self.pool.num_free
 
     def allocate(self, request: Request, num_tokens: int) -> tuple[int, ...]:
         """Extend the request's blocks to its first `num_tokens` positions; returns the new ones. Ask `can_allocate` first."""
-        new = tuple(self.pool.take() for _ in range(self.num_missing(request, num_tokens)))
-        request.block_ids.extend(new)
-        return new
+        assert self.can_allocate(request, num_tokens)
+        return self.allocate_some(request, num_tokens)
 
     def take_cached_prefix(self, request: Request, token_ids: list[int]) -> int:
         """Give the request the cached blocks of its longest known prefix; returns how many tokens they hold.
@@ -135,6 +145,9 @@ class KVCacheManager:
             self.pool.share(block)
             request.block_ids.append(block)
             request.block_hashes.append(parent)
+        if self.drop_last_cached_block and request.block_ids:
+            self.pool.release(request.block_ids.pop())
+            request.block_hashes.pop()
         return len(request.block_ids) * self.block_size
 
     def publish_committed(self, request: Request) -> None:

@@ -13,9 +13,10 @@ import torch
 from engine.accept import accept_coupled
 from engine.checkpoint import open_checkpoint, resolve_model
 from engine.config import ResolvedConfig
-from engine.drafters.base import DraftContext, Drafter
+from engine.drafters.base import AcceptedStep, DraftContext, Drafter, Target
 from engine.drafters.registry import drafter_class
-from engine.model import Batch, Decoder
+from engine.model import Batch, Decoder, Hidden
+from engine.ragged import arange_each
 from engine.sampler import Sampler, row_logprobs
 from engine.slot_table import SlotTable
 from engine.step import PlanRow, RowLogprobs, StepPlan, StepResult
@@ -38,6 +39,7 @@ class Launch:
 
     rows: tuple[PlanRow, ...]
     slots: Ints  # [rows]
+    starts: Ints  # [rows], position of the row's first token
     query_lens: Ints  # [rows]
     logit_counts: Ints  # [rows], how many of the row's positions give logits: 0, 1 (prefill) or query_len (decode)
     batch: Batch
@@ -62,6 +64,7 @@ class Runner:
         self.table = SlotTable(options.max_num_seqs, config.max_model_len, self.depth, options.block_size)
         self.sampler = Sampler(self.kernels, options.max_num_seqs)
         self.drafter = self._create_drafter()
+        self._layer_ids = self.drafter.layer_ids if self.drafter is not None else ()
         self._num_logprobs: list[int | None] = [None] * options.max_num_seqs
         self._block_tables_device = torch.from_numpy(self.table.block_tables)  # shares memory with the table
 
@@ -69,7 +72,12 @@ class Runner:
         speculative = self.config.speculative
         if speculative is None:
             return None
-        return drafter_class(speculative.method)(self.depth, self.config.model.vocab_size, speculative.options)
+        drafter = drafter_class(speculative.method)(self.depth, self.config.model.vocab_size, speculative.options)
+        options = self.config.options
+        drafter.load(
+            Target(options.model, self.model, self.table, self.config.num_kv_blocks, options.block_size, options.dtype)
+        )
+        return drafter
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Plans come in the order of their ids."""
@@ -80,13 +88,14 @@ class Runner:
             if self.drafter is not None:
                 self.drafter.admit(new)
         launch = self._launch(plan)
-        logits, raw = self._forward(launch)
+        hidden = self._forward(launch)
+        logits, raw = self._logits(launch, hidden)
         choices, drafts, num_drafted = self._verify(launch, logits)
         num_emitted, nan = accept_coupled(choices, drafts, num_drafted)
         wanted = launch.logit_counts > 0
         num_emitted, nan = np.where(wanted, num_emitted, 0), nan & wanted
         self._commit(launch, choices, num_emitted)
-        self._draft(launch, num_emitted)
+        self._draft(launch, hidden, num_emitted)
         return StepResult(
             step_id=plan.step_id,
             token_ids=choices.astype(np.int32),
@@ -106,7 +115,8 @@ class Runner:
         decodes = np.array([row.is_decode for row in rows])
         wants = np.array([row.wants_token for row in rows])
         row_of_token = np.repeat(np.arange(len(rows)), query_lens)
-        positions = table.num_computed[slots][row_of_token] + _arange_each(query_lens)
+        starts = table.num_computed[slots]
+        positions = starts[row_of_token] + arange_each(query_lens)
         slot_of_token = slots[row_of_token]
         blocks = table.block_tables[slot_of_token, positions // self.block_size].astype(np.int64)
         batch = Batch(
@@ -116,25 +126,27 @@ class Runner:
             slot_mapping=torch.from_numpy(blocks * self.block_size + positions % self.block_size),
             block_tables=self._block_tables_device,
         )
-        return Launch(rows, slots, query_lens, np.where(decodes, query_lens, wants), batch)
+        return Launch(rows, slots, starts, query_lens, np.where(decodes, query_lens, wants), batch)
 
-    def _forward(self, launch: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, launch: Launch) -> Hidden:
+        """The target's states of the whole batch, those among them that the drafter reads."""
+        if not len(launch.batch.token_ids):
+            empty = torch.zeros((0, self.config.model.hidden_size))
+            return Hidden(empty, (empty,) * len(self._layer_ids))
+        return self.model.forward(launch.batch, self._layer_ids)
+
+    def _logits(self, launch: Launch, hidden: Hidden) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits, raw logits), [sum(logit_counts), V] f32, of the last `logit_counts` positions of each row, row after row.
 
         The second is a copy where log-probabilities are wanted, since the sampler masks the first in place.
         """
-        if not len(launch.batch.token_ids):
-            empty = torch.zeros((0, self.config.model.vocab_size))
-            return empty, empty
-        hidden = self.model.forward(launch.batch)
         ends = np.cumsum(launch.query_lens)
         first = np.repeat(ends - launch.logit_counts, launch.logit_counts)
-        index = first + _arange_each(launch.logit_counts)
-        logits = (
-            self.model.logits(hidden[torch.from_numpy(index)])
-            if len(index)
-            else hidden.new_zeros((0, self.config.model.vocab_size))
-        )
+        index = first + arange_each(launch.logit_counts)
+        if not len(index):
+            empty = torch.zeros((0, self.config.model.vocab_size))
+            return empty, empty
+        logits = self.model.logits(hidden.normed[torch.from_numpy(index)])
         wants_logprobs = any(self._num_logprobs[slot] is not None for slot in launch.slots)
         return logits, logits.clone() if wants_logprobs else logits
 
@@ -142,7 +154,7 @@ class Runner:
         """(choices [rows, K + 1], drafts [rows, K], num_drafted [rows]): what the target says, and what was proposed."""
         table, counts = self.table, launch.logit_counts
         row_of_logit = np.repeat(np.arange(len(counts)), counts)
-        place = _arange_each(counts)
+        place = arange_each(counts)
         num_tokens = table.num_tokens[launch.slots]
         choices = np.full((len(counts), self.depth + 1), -1, dtype=np.int64)
         choices[row_of_logit, place] = self.sampler.choose(logits, launch.slots[row_of_logit], num_tokens[row_of_logit] + place)
@@ -160,14 +172,27 @@ class Runner:
                 table.append_tokens(slot, choices[index, : num_emitted[index]])
                 table.num_computed[slot] = table.num_tokens[slot] - 1
 
-    def _draft(self, launch: Launch, num_emitted: Ints) -> None:
+    def _draft(self, launch: Launch, hidden: Hidden, num_emitted: Ints) -> None:
         """Propose what the next step verifies; the proposals stand behind the known tokens."""
         if self.drafter is None:
             return
         table = self.table
         asked = np.array([row.num_next_drafts for row in launch.rows], dtype=np.int64)
         room = table.token_limit[launch.slots] - table.num_tokens[launch.slots] - 1
-        max_drafts = np.where(num_emitted > 0, np.minimum(asked, room), 0)
+        max_drafts = np.where(num_emitted > 0, np.maximum(np.minimum(asked, room), 0), 0)
+        ends = np.cumsum(launch.query_lens)
+        self.drafter.advance(
+            AcceptedStep(
+                slots=launch.slots,
+                starts=launch.starts,
+                offsets=ends - launch.query_lens,
+                query_lens=launch.query_lens,
+                num_computed=table.num_computed[launch.slots],
+                num_tokens=table.num_tokens[launch.slots],
+                max_drafts=max_drafts,
+                hidden=hidden,
+            )
+        )
         picked = np.flatnonzero(max_drafts > 0)
         if not len(picked):
             return
@@ -192,9 +217,3 @@ class Runner:
                 rows = raw[starts[index] : starts[index] + emitted]
                 found[index] = row_logprobs(self.kernels, rows, choices[index, :emitted].tolist(), k)
         return found
-
-
-def _arange_each(counts: Ints) -> Ints:
-    """0..counts[0]-1, 0..counts[1]-1, ... as one array."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)

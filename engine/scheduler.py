@@ -8,7 +8,7 @@ before it is still in flight.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +40,13 @@ class Scheduler:
         self.max_num_batched_tokens = options.max_num_batched_tokens
         self.enable_chunked_prefill = options.enable_chunked_prefill
         self.num_speculative_tokens = config.num_speculative_tokens
-        self.kv_cache = KVCacheManager(config.num_kv_blocks, options.block_size, options.enable_prefix_caching)
+        self.num_lookahead_tokens = config.num_lookahead_tokens
+        self.kv_cache = KVCacheManager(
+            config.num_kv_blocks,
+            options.block_size,
+            options.enable_prefix_caching,
+            drop_last_cached_block=config.drops_last_cached_block,
+        )
         self.slots = SlotPool(options.max_num_seqs)
         self.waiting: deque[Request] = deque()  # by arrival
         self.running: list[Request] = []  # by arrival, and all before the waiting ones
@@ -107,6 +113,8 @@ class Scheduler:
 
         if not rows:
             return None
+        if self.num_lookahead_tokens:
+            rows = [self._with_lookahead(row) for row in rows]
         plan = StepPlan(self._next_step_id, tuple(rows), tuple(new_slots))
         self._next_step_id += 1
         self._in_flight[plan.step_id] = plan
@@ -132,6 +140,15 @@ class Scheduler:
                 return None, True
         new = self.kv_cache.allocate(request, self._kv_tokens(request, num_drafts))
         return self._launch(request, 1 + num_drafts, is_decode=True, wants_token=True, new_block_ids=new), False
+
+    def _with_lookahead(self, row: PlanRow) -> PlanRow:
+        """Blocks for the entries that the drafter writes behind what the step brings: of what is left, so maybe fewer."""
+        request = self._stays[row.slot, row.generation].request
+        if not row.num_next_drafts:
+            return row
+        reach = min(request.num_planned_tokens + self.num_lookahead_tokens, self._max_kv_tokens(request))
+        new = self.kv_cache.allocate_some(request, reach)
+        return replace(row, new_block_ids=row.new_block_ids + new) if new else row
 
     def _kv_tokens(self, request: Request, num_drafts: int) -> int:
         """Positions that need room once the next decode row is through the model, whatever the steps in flight accept."""

@@ -133,7 +133,7 @@ def engine_logits(model: str, prompts: Sequence[Sequence[int]]) -> list[torch.Te
     for prompt in prompts:
         positions = torch.arange(len(prompt))
         batch = Batch(torch.tensor(list(prompt)), positions, torch.zeros_like(positions), positions, table)
-        logits.append(decoder.logits(decoder.forward(batch)))
+        logits.append(decoder.logits(decoder.forward(batch).normed))
     return logits
 
 

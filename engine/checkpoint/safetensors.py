@@ -20,7 +20,7 @@ from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.weights import Checkpoint, Shape, check_tensors, expected_tensors, file_fingerprint
 from engine.errors import CheckpointError
 
-__all__ = ["SafetensorsCheckpoint", "read_header"]
+__all__ = ["SafetensorsCheckpoint", "TensorFiles", "read_header", "read_json"]
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -38,31 +38,23 @@ class Entry:
     end: int
 
 
-class SafetensorsCheckpoint(Checkpoint):
-    """See `Checkpoint`. Opening reads the JSON files and the headers only."""
+class TensorFiles:
+    """The tensors of a directory, wherever they lie in its files. Opening reads the headers only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        config_file = path / "config.json"
-        generation_file = path / "generation_config.json"
-        generation = _read_json(generation_file) if generation_file.exists() else None
-        self.config = ModelConfig.from_hf(_read_json(config_file), generation, source=config_file)
-        self._headers: dict[Path, int] = {}  # file -> bytes before the data
-        self._entries: dict[str, Entry] = {}
+        self.headers: dict[Path, int] = {}  # file -> bytes before the data
+        self.entries: dict[str, Entry] = {}
         for file in _weight_files(path):
-            entries, self._headers[file] = read_header(file)
+            entries, self.headers[file] = read_header(file)
             for name, entry in entries.items():
-                if name in self._entries:
-                    raise CheckpointError(f"{file}: tensor {name!r} is also in {self._entries[name].file.name}")
-                self._entries[name] = entry
-        self._drop_redundant_tensors()
-        check_tensors(self.config, {name: (e.file, e.shape) for name, e in self._entries.items()}, path)
-
-    def names(self) -> list[str]:
-        return list(expected_tensors(self.config))
+                if name in self.entries:
+                    raise CheckpointError(f"{file}: tensor {name!r} is also in {self.entries[name].file.name}")
+                self.entries[name] = entry
 
     def tensor(self, name: str) -> torch.Tensor:
-        entry = self._entries[name]
+        """See `Checkpoint.tensor`; also for integers, as they are."""
+        entry = self.entries[name]
         tensor = torch.empty(entry.shape, dtype=entry.dtype)
         buffer = tensor.reshape(-1).view(torch.uint8).numpy().data
         with entry.file.open("rb") as stream:
@@ -71,22 +63,43 @@ class SafetensorsCheckpoint(Checkpoint):
                 raise CheckpointError(f"{entry.file}: ends inside of tensor {name!r}; the file has changed since it was opened")
         return tensor.to(torch.float32) if entry.dtype == torch.float16 else tensor
 
+
+class SafetensorsCheckpoint(Checkpoint):
+    """See `Checkpoint`. Opening reads the JSON files and the headers only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        config_file = path / "config.json"
+        generation_file = path / "generation_config.json"
+        generation = read_json(generation_file) if generation_file.exists() else None
+        self.config = ModelConfig.from_hf(read_json(config_file), generation, source=config_file)
+        self._files = TensorFiles(path)
+        self._drop_redundant_tensors()
+        check_tensors(self.config, {name: (e.file, e.shape) for name, e in self._files.entries.items()}, path)
+
+    def names(self) -> list[str]:
+        return list(expected_tensors(self.config))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._files.tensor(name)
+
     @functools.cached_property
     def fingerprint(self) -> str:
-        return file_fingerprint(self.config, self._headers)
+        return file_fingerprint(self.config, self._files.headers)
 
     def _drop_redundant_tensors(self) -> None:
         """Forget what some checkpoints carry without need: RoPE buffers, and a second copy of a tied embedding."""
-        for name in [n for n in self._entries if n.endswith(".rotary_emb.inv_freq")]:
-            del self._entries[name]
+        entries = self._files.entries
+        for name in [n for n in entries if n.endswith(".rotary_emb.inv_freq")]:
+            del entries[name]
         head, embedding = "lm_head.weight", "model.embed_tokens.weight"
-        if self.config.tie_word_embeddings and head in self._entries and embedding in self._entries:
+        if self.config.tie_word_embeddings and head in entries and embedding in entries:
             if not torch.equal(self.tensor(head), self.tensor(embedding)):
                 raise CheckpointError(
-                    f"{self._entries[head].file}: {head!r} differs from {embedding!r}, but {self.path / 'config.json'} says "
+                    f"{entries[head].file}: {head!r} differs from {embedding!r}, but {self.path / 'config.json'} says "
                     "that they are tied. Set tie_word_embeddings to false, or remove the tensor"
                 )
-            del self._entries[head]
+            del entries[head]
 
 
 def read_header(file: Path) -> tuple[dict[str, Entry], int]:
@@ -143,7 +156,7 @@ def _weight_files(path: Path) -> list[Path]:
         others = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
         pickles = f" {others[0]} is a pickle, which is never loaded: convert it with save_pretrained." if others else ""
         raise CheckpointError(f"{path}: there is neither {SINGLE_FILE} nor {INDEX_FILE}.{pickles}")
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{index}: 'weight_map' must map tensor names to file names")
     files = [path / name for name in sorted(set(weight_map.values()))]
@@ -155,7 +168,7 @@ def _weight_files(path: Path) -> list[Path]:
     return files
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

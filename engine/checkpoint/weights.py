@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 from engine.checkpoint.config import ModelConfig
 from engine.errors import CheckpointError, nearest_hint
 
-__all__ = ["Checkpoint", "check_tensors", "expected_tensors", "file_fingerprint"]
+__all__ = ["Checkpoint", "check_tensors", "expected_tensors", "file_fingerprint", "layer_tensors"]
 
 Shape = tuple[int, ...]
 MTP_PREFIX = "model.mtp_layers."
@@ -46,37 +46,45 @@ class Checkpoint(ABC):
         """A cheap hash that changes with the model: of the config, the files' sizes and headers and a sample of their data."""
 
 
+def layer_tensors(
+    config: ModelConfig, prefix: str, *, input_size: int | None = None, norms: Sequence[str] = ("input_layernorm",)
+) -> dict[str, Shape]:
+    """Name -> shape of every tensor of one layer; that of a drafter may read `input_size` values and have other `norms`."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    input_size = input_size or hidden
+    shapes: dict[str, Shape] = {f"{prefix}{norm}.weight": (hidden,) for norm in norms}
+
+    def linear(name: str, out_features: int, in_features: int, bias: bool) -> None:
+        shapes[f"{prefix}{name}.weight"] = (out_features, in_features)
+        if bias:
+            shapes[f"{prefix}{name}.bias"] = (out_features,)
+
+    linear("self_attn.q_proj", q_size, input_size, config.qkv_bias)
+    linear("self_attn.k_proj", kv_size, input_size, config.qkv_bias)
+    linear("self_attn.v_proj", kv_size, input_size, config.qkv_bias)
+    if config.qk_norm:
+        shapes[f"{prefix}self_attn.q_norm.weight"] = (config.head_dim,)
+        shapes[f"{prefix}self_attn.k_norm.weight"] = (config.head_dim,)
+    linear("self_attn.o_proj", hidden, q_size, config.output_bias)
+    shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    linear("mlp.gate_proj", inner, hidden, config.mlp_bias)
+    linear("mlp.up_proj", inner, hidden, config.mlp_bias)
+    linear("mlp.down_proj", hidden, inner, config.mlp_bias)
+    return shapes
+
+
 def expected_tensors(config: ModelConfig) -> dict[str, Shape]:
     """Name -> shape of every tensor that a model of this config has, embedding first, then layer by layer.
 
     A tied `lm_head.weight` is not among them.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-
-    def linear(name: str, out_features: int, in_features: int, bias: bool) -> None:
-        shapes[f"{name}.weight"] = (out_features, in_features)
-        if bias:
-            shapes[f"{name}.bias"] = (out_features,)
-
+    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab_size, config.hidden_size)}
     for i in range(config.num_layers):
-        layer = f"model.layers.{i}"
-        shapes[f"{layer}.input_layernorm.weight"] = (hidden,)
-        linear(f"{layer}.self_attn.q_proj", q_size, hidden, config.qkv_bias)
-        linear(f"{layer}.self_attn.k_proj", kv_size, hidden, config.qkv_bias)
-        linear(f"{layer}.self_attn.v_proj", kv_size, hidden, config.qkv_bias)
-        if config.qk_norm:
-            shapes[f"{layer}.self_attn.q_norm.weight"] = (config.head_dim,)
-            shapes[f"{layer}.self_attn.k_norm.weight"] = (config.head_dim,)
-        linear(f"{layer}.self_attn.o_proj", hidden, q_size, config.output_bias)
-        shapes[f"{layer}.post_attention_layernorm.weight"] = (hidden,)
-        linear(f"{layer}.mlp.gate_proj", inner, hidden, config.mlp_bias)
-        linear(f"{layer}.mlp.up_proj", inner, hidden, config.mlp_bias)
-        linear(f"{layer}.mlp.down_proj", hidden, inner, config.mlp_bias)
-    shapes["model.norm.weight"] = (hidden,)
+        shapes |= layer_tensors(config, f"model.layers.{i}.")
+    shapes["model.norm.weight"] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
     return shapes
 
 

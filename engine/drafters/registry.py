@@ -29,15 +29,15 @@ class MethodInfo:
 _METHODS = {
     info.name: info
     for info in (
-        MethodInfo("eagle", True),
-        MethodInfo("eagle3", True),
-        MethodInfo("mtp", True),
-        MethodInfo("draft_model", True),
+        MethodInfo("eagle", True, "engine.drafters.eagle:EagleDrafter"),
+        MethodInfo("eagle3", True, "engine.drafters.eagle:Eagle3Drafter"),
+        MethodInfo("mtp", True, "engine.drafters.mtp:MtpDrafter"),
+        MethodInfo("draft_model", True, "engine.drafters.draft_model:DraftModelDrafter"),
         MethodInfo("ngram_gpu", True, "engine.drafters.ngram:NgramDrafter"),
-        MethodInfo("dflash", True),
-        MethodInfo("dspark", True),
+        MethodInfo("dflash", True, "engine.drafters.block:DFlashDrafter"),
+        MethodInfo("dspark", True, "engine.drafters.block:DSparkDrafter"),
         MethodInfo("ngram", False, "engine.drafters.ngram:NgramDrafter"),
-        MethodInfo("medusa", False),
+        MethodInfo("medusa", False, "engine.drafters.medusa:MedusaDrafter"),
         MethodInfo("mlp_speculator", False),
         MethodInfo("suffix", False),
         MethodInfo("custom_class", False),

@@ -15,6 +15,7 @@ import torch
 from engine.config import ResolvedConfig
 from engine.errors import nearest_hint
 from engine.executor.uni import UniExecutor
+from engine.model import Hidden
 from engine.runner import Launch, Runner
 from engine.step import NewSlot, StepPlan, StepResult
 from kernels.interface import Kernels
@@ -63,7 +64,7 @@ class CorruptRunner(Runner):
             self._mark(decoding)
         return super().execute(plan)
 
-    def _forward(self, launch: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, launch: Launch) -> Hidden:
         if self._watched is not None:
             decodes = torch.tensor([row.is_decode for row in launch.rows])
             self._watched.decodes = decodes.repeat_interleave(torch.from_numpy(launch.query_lens))

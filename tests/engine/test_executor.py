@@ -205,12 +205,12 @@ def test_a_step_that_raises_kills_its_engine_only(new_llm: NewLLM) -> None:
     runner: Any = llm._executor._runner  # type: ignore[attr-defined]
     real, count = runner.model.forward, 0
 
-    def forward(batch: Any) -> Any:
+    def forward(batch: Any, layer_ids: Any = ()) -> Any:
         nonlocal count
         count += 1
         if count == 3:
             raise RuntimeError("out of cheese")
-        return real(batch)
+        return real(batch, layer_ids)
 
     runner.model.forward = forward
     with pytest.raises(EngineDeadError, match="step 2 failed on the device: RuntimeError: out of cheese"):

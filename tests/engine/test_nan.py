@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine import LLM, NanLogitsError, RequestFailedError, SamplingParams
-from engine.model import Batch
+from engine.model import Batch, Hidden
 from harness.scripted import METHOD, PLUGIN, script
 from tests.engine.support import GREEDY
 
@@ -28,12 +28,12 @@ def break_model(llm: LLM, prefix: list[int], value: float = float("nan")) -> Non
     real_forward, real_logits = runner.model.forward, runner.model.logits
     bad: list[torch.Tensor] = []
 
-    def forward(batch: Batch) -> torch.Tensor:
-        hidden: torch.Tensor = real_forward(batch)
+    def forward(batch: Batch, layer_ids: Sequence[int] = ()) -> Hidden:
+        hidden: Hidden = real_forward(batch, layer_ids)
         tokens = runner.table.tokens
         bad[:] = [
             row
-            for row, slot, position in zip(hidden, batch.rows.tolist(), batch.positions.tolist(), strict=True)
+            for row, slot, position in zip(hidden.normed, batch.rows.tolist(), batch.positions.tolist(), strict=True)
             if position == len(prefix) - 1 and tokens[slot, : position + 1].tolist() == prefix
         ]
         return hidden

@@ -36,7 +36,6 @@ __all__ = [
     "draft_config",
     "export_chain",
     "layer_config",
-    "layer_shapes",
     "load_chain",
     "unroll",
 ]
@@ -52,23 +51,6 @@ def draft_config(target: ModelConfig) -> ModelConfig:
     return replace(
         target, architecture="LlamaForCausalLM", num_layers=1, qkv_bias=False, output_bias=False, mlp_bias=False, qk_norm=False
     )
-
-
-def layer_shapes(config: ModelConfig, prefix: str, *, input_size: int, norms: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of a Llama layer whose attention reads `input_size` values; `norms` come first."""
-    d, inner = config.hidden_size, config.intermediate_size
-    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}{norm}.weight": (d,) for norm in norms}
-    for name, rows in (("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size)):
-        shapes[f"{prefix}self_attn.{name}.weight"] = (rows, input_size)
-        if config.qkv_bias:
-            shapes[f"{prefix}self_attn.{name}.bias"] = (rows,)
-    shapes[f"{prefix}self_attn.o_proj.weight"] = (d, q_size)
-    shapes[f"{prefix}post_attention_layernorm.weight"] = (d,)
-    shapes[f"{prefix}mlp.gate_proj.weight"] = (inner, d)
-    shapes[f"{prefix}mlp.up_proj.weight"] = (inner, d)
-    shapes[f"{prefix}mlp.down_proj.weight"] = (d, inner)
-    return shapes
 
 
 class ChainNet(ABC):

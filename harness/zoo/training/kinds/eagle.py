@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from engine.checkpoint import layer_tensors
 from harness.zoo.training.chain import (
     ChainDrafter,
     ChainNet,
@@ -22,7 +23,6 @@ from harness.zoo.training.chain import (
     draft_config,
     export_chain,
     layer_config,
-    layer_shapes,
     load_chain,
 )
 from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget
@@ -49,7 +49,7 @@ class EagleNet(ChainNet):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         d = self.config.hidden_size
-        return {"fc.weight": (d, 2 * d)} | layer_shapes(self.config, self.prefix, input_size=d, norms=())
+        return {"fc.weight": (d, 2 * d)} | layer_tensors(self.config, self.prefix, norms=())
 
     def features(self, states: Output) -> torch.Tensor:
         return states.normed

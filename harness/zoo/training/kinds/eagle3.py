@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoint import ModelConfig
+from engine.checkpoint import ModelConfig, layer_tensors
 from harness.zoo.training.chain import (
     ChainDrafter,
     ChainNet,
@@ -24,7 +24,6 @@ from harness.zoo.training.chain import (
     draft_config,
     export_chain,
     layer_config,
-    layer_shapes,
     load_chain,
 )
 from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget
@@ -71,7 +70,7 @@ class Eagle3Net(ChainNet):
         norms = ("input_layernorm", "hidden_norm")
         return {
             "fc.weight": (d, len(self.layer_ids) * d),
-            **layer_shapes(self.config, self.prefix, input_size=2 * d, norms=norms),
+            **layer_tensors(self.config, self.prefix, input_size=2 * d, norms=norms),
             "norm.weight": (d,),
             "lm_head.weight": (self.config.vocab_size, d),
         }

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoint import ModelConfig, expected_tensors
+from engine.checkpoint import ModelConfig, expected_tensors, layer_tensors
 from harness.zoo.download import ZooError
 from harness.zoo.training.chain import (
     ChainDrafter,
@@ -28,7 +28,6 @@ from harness.zoo.training.chain import (
     Tensors,
     draft_config,
     layer_config,
-    layer_shapes,
     load_chain,
 )
 from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget
@@ -65,7 +64,7 @@ class MtpNet(ChainNet):
             f"{MODULE}token_layernorm.weight": (d,),
             f"{MODULE}hidden_layernorm.weight": (d,),
             f"{MODULE}input_proj.weight": (d, 2 * d),
-            **layer_shapes(self.config, MODULE, input_size=d, norms=("input_layernorm",)),
+            **layer_tensors(self.config, MODULE),
             f"{MODULE}final_layernorm.weight": (d,),
         }
 
