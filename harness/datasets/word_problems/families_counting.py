@@ -56,7 +56,7 @@ COUNTING = (
             Move("find", "add", ("{P} finds {k} more {i}.", "{O} gives {P2} {k} {i}.")),
             Move("lose", "sub", ("{P} loses {k} {i}.", "{P} gives {k} {i} to {O}.")),
             Move("buy_packs", "add_groups", ("{P} buys {n} packs of {m} {i}.",), "The packs hold {eq} {i}."),
-            Move("give_bags", "sub_groups", ("{P} gives {m} {i} to each of {n} friends.",), "The friends get {eq} {i}."),
+            Move("give_bags", "sub_groups", ("{P} gives {n} {i} to each of {m} friends.",), "The friends get {eq} {i}."),
             Move("give_part", "sub_part", ("{P} gives {f} of {q} {i} to {O}.",), "{O} gets {eq} {i}."),
             Move("multiply", "mul", ("A year later {p} has {k} times as many.",)),
         ),
@@ -164,7 +164,7 @@ COUNTING = (
             Move("plant", "add", ("In spring {k} more {i} are planted.",)),
             Move("pick", "sub", ("{N} picks {k} {i}.", "The wind breaks {k} {i}.")),
             Move("plant_beds", "add_groups", ("{n} new beds with {m} {i} each are added.",), "The new beds have {eq} {i}."),
-            Move("pick_vases", "sub_groups", ("{O} cuts {m} {i} for each of {n} vases.",), "The vases take {eq} {i}."),
+            Move("pick_vases", "sub_groups", ("{O} cuts {n} {i} for each of {m} vases.",), "The vases take {eq} {i}."),
             Move("frost_part", "sub_part", ("The frost kills {f} of the {i}.",), "The frost kills {eq} {i}."),
             Move("spread", "mul", ("They spread until there are {k} times as many.",)),
         ),
@@ -187,7 +187,7 @@ COUNTING = (
             Opening("product", ("{N} has {a} hens that lay {b} eggs each in a month.",), "The hens lay {eq} eggs."),
             Opening("given", ("{N} collects {v} eggs.", "The hens of {N} lay {v} eggs.")),
         ),
-        ("{N} has {eq} eggs.", "So there are {eq} eggs."),
+        ("{N} has {eq} eggs.", "That leaves {eq} eggs."),
         "How many eggs are left?",
         (
             Move("eat", "sub", ("{P} eats {k} of them.", "{P} uses {k} eggs for cakes.")),
@@ -249,7 +249,7 @@ COUNTING = (
             Opening("product", ("A hall has {a} rows of {b} chairs.",), "The hall has {eq} chairs."),
             Opening("sum", ("A hall has {a} chairs below and {b} above.",), "The hall has {eq} chairs."),
         ),
-        ("The hall has {eq} chairs.", "So {eq} chairs stand there."),
+        ("The hall has {eq} chairs.", "{eq} chairs stand there."),
         "How many chairs are in the hall?",
         (
             Move("carry_in", "add", ("{N} carries in {k} chairs.", "{k} chairs are added.")),
@@ -338,7 +338,7 @@ COUNTING = (
         "photos",
         (
             Opening("given", ("{N} has {v} photos on {q} phone.",)),
-            Opening("product", ("{N} takes {b} photos on each of {a} days.",), "{N} takes {eq} photos."),
+            Opening("product", ("{N} takes {a} photos on each of {b} days.",), "{N} takes {eq} photos."),
         ),
         ("There are {eq} photos.", "{N} then has {eq} photos."),
         "How many photos are on the phone?",
@@ -430,16 +430,16 @@ COUNTING = (
     Family(
         "factory",
         (
-            Opening("product", ("A machine makes {b} {i} an hour and runs for {a} hours.",), "The machine makes {eq} {i}."),
+            Opening("product", ("A machine makes {a} {i} an hour and runs for {b} hours.",), "The machine makes {eq} {i}."),
             Opening("given", ("A factory makes {v} {i} a day.",)),
         ),
-        ("The factory has {eq} {i}.", "So {eq} {i} are there."),
+        ("The factory has {eq} {i}.", "{eq} {i} are there."),
         "How many {i} does the factory have?",
         (
             Move("make", "add", ("Another machine adds {k} {i}.",)),
             Move("bad", "sub", ("{k} {i} are bad and go away.", "{N} takes {k} {i} out.")),
             Move("ship", "sub_groups", ("{n} boxes with {m} {i} each are sent away.",), "The boxes hold {eq} {i}."),
-            Move("night", "add_groups", ("At night it makes {m} {i} an hour for {n} hours.",), "The night gives {eq} {i}."),
+            Move("night", "add_groups", ("At night it makes {n} {i} an hour for {m} hours.",), "The night gives {eq} {i}."),
             Move("part", "sub_part", ("{f} of the {i} are sold.",), "{eq} {i} are sold."),
             Move("times", "mul", ("With new machines it has {k} times as many.",)),
         ),
@@ -453,7 +453,7 @@ COUNTING = (
     Family(
         "fruit",
         (
-            Opening("product", ("{N} picks {b} {i} from each of {a} trees.",), "{N} picks {eq} {i}."),
+            Opening("product", ("{N} picks {a} {i} from each of {b} trees.",), "{N} picks {eq} {i}."),
             Opening("sum", ("{N} picks {a} {i} and {O} picks {b}.",), "They pick {eq} {i}."),
         ),
         ("There are {eq} {i}.", "That gives {eq} {i}."),

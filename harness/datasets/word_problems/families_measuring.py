@@ -69,7 +69,7 @@ MEASURING = (
     Family(
         "savings",
         (
-            Opening("product", ("{N} saves ${b} a week for {a} weeks.",), "{N} saves ${eq}."),
+            Opening("product", ("{N} saves ${a} a week for {b} weeks.",), "{N} saves ${eq}."),
             Opening("given", ("{N} has saved ${v}.",)),
         ),
         ("{P} has ${eq}.", "The savings are ${eq}."),
@@ -77,7 +77,7 @@ MEASURING = (
         (
             Move("gift", "add", ("{O} adds ${k}.", "{P} gets ${k} for {q} birthday.")),
             Move("spend", "sub", ("{P} takes out ${k}.",)),
-            Move("weeks", "add_groups", ("{P} saves ${m} a week for {n} more weeks.",), "The weeks add ${eq}."),
+            Move("weeks", "add_groups", ("{P} saves ${n} a week for {m} more weeks.",), "The weeks add ${eq}."),
             Move("presents", "sub_groups", ("{P} buys {n} presents for ${m} each.",), "The presents cost ${eq}."),
             Move("interest", "add_part", ("The bank adds {f} of it.",), "The bank adds ${eq}."),
             Move("double", "mul", ("Years later {p} has {k} times as much.",)),
@@ -107,12 +107,12 @@ MEASURING = (
         (
             Opening(
                 "product",
-                ("{N} works {a} hours for ${b} an hour.", "{N} earns ${b} an hour and works {a} hours."),
+                ("{N} works {a} hours for ${b} an hour.", "{N} earns ${a} an hour and works {b} hours."),
                 "{N} earns ${eq}.",
             ),
             Opening("sum", ("{N} earns ${a} on Monday and ${b} on Friday.",), "{N} earns ${eq}."),
         ),
-        ("{N} has ${eq}.", "So {p} has ${eq}."),
+        ("{N} has ${eq}.", "That makes ${eq}."),
         "How many dollars does {N} have?",
         (
             Move("bonus", "add", ("{P} gets a bonus of ${k}.",)),
@@ -173,7 +173,7 @@ MEASURING = (
     Family(
         "journey",
         (
-            Opening("product", ("{N} drives {b} kilometres an hour for {a} hours.",), "{N} drives {eq} kilometres."),
+            Opening("product", ("{N} drives {a} kilometres an hour for {b} hours.",), "{N} drives {eq} kilometres."),
             Opening("given", ("{N} walks {v} kilometres in a month.",)),
             Opening("sum", ("{N} rides {a} kilometres on Monday and {b} on Tuesday.",), "{N} rides {eq} kilometres."),
         ),
@@ -217,7 +217,7 @@ MEASURING = (
     Family(
         "practice",
         (
-            Opening("product", ("{N} practises {b} minutes on each of {a} days.",), "{N} practises {eq} minutes."),
+            Opening("product", ("{N} practises {a} minutes on each of {b} days.",), "{N} practises {eq} minutes."),
             Opening("sum", ("{N} practises {a} minutes in the morning and {b} at night.",), "{N} practises {eq} minutes."),
         ),
         ("That is {eq} minutes.", "{N} practises {eq} minutes then."),
@@ -295,14 +295,14 @@ MEASURING = (
         "tank",
         (
             Opening("given", ("A tank holds {v} litres of water.",)),
-            Opening("product", ("A pump fills {b} litres a minute into a tank for {a} minutes.",), "The tank has {eq} litres."),
+            Opening("product", ("A pump fills {a} litres a minute into a tank for {b} minutes.",), "The tank has {eq} litres."),
         ),
         ("The tank has {eq} litres.", "Now {eq} litres are in it."),
         "How many litres are in the tank?",
         (
             Move("fill", "add", ("{N} pours in {k} litres.", "The rain adds {k} litres.")),
             Move("leak", "sub", ("{k} litres leak out.", "{N} takes {k} litres.")),
-            Move("rate_in", "add_groups", ("A pipe adds {m} litres an hour for {n} hours.",), "The pipe adds {eq} litres."),
+            Move("rate_in", "add_groups", ("A pipe adds {n} litres an hour for {m} hours.",), "The pipe adds {eq} litres."),
             Move("rate_out", "sub_groups", ("{n} plants get {m} litres each.",), "The plants get {eq} litres."),
             Move("part", "sub_part", ("{f} of the water is used.",), "{eq} litres are used."),
         ),
@@ -368,7 +368,7 @@ MEASURING = (
             Opening("given", ("{N} sells {v} tickets for a show.",)),
             Opening("sum", ("A show sells {a} tickets on Friday and {b} on Saturday.",), "The show sells {eq} tickets."),
         ),
-        ("There are {eq} tickets.", "So {eq} tickets are sold."),
+        ("There are {eq} tickets.", "{eq} tickets are sold."),
         "How many tickets is that?",
         (
             Move("more", "add", ("{k} more tickets are sold at the door.",)),
@@ -437,14 +437,14 @@ MEASURING = (
     Family(
         "reading",
         (
-            Opening("product", ("{N} reads {b} pages a day for {a} days.",), "{N} reads {eq} pages."),
+            Opening("product", ("{N} reads {a} pages a day for {b} days.",), "{N} reads {eq} pages."),
             Opening("sum", ("{N} reads {a} pages on Monday and {b} on Tuesday.",), "{N} reads {eq} pages."),
         ),
         ("{N} has read {eq} pages.", "That is {eq} pages so far."),
         "How many pages has {N} read?",
         (
             Move("more", "add", ("The next day {p} reads {k} pages.",)),
-            Move("days", "add_groups", ("Then {p} reads {m} pages on each of {n} days.",), "Those days add {eq} pages."),
+            Move("days", "add_groups", ("Then {p} reads {n} pages on each of {m} days.",), "Those days add {eq} pages."),
             Move("pictures", "sub", ("{k} of the pages are only pictures and do not count.",)),
             Move("times", "mul", ("By winter {p} has read {k} times as much.",)),
             Move("part", "add_part", ("Then {p} reads {f} of that number again.",), "That adds {eq} pages."),

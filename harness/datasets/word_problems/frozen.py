@@ -14,7 +14,7 @@ __all__ = ["SEED", "SHA256", "SIZE", "digest", "fixed_split", "fresh_problems"]
 
 SIZE = 1000
 SEED = 0
-SHA256 = "71a00ca206abad17fb0335baedeae40762e5c0195e765c4fbe6b5dc72ea33688"
+SHA256 = "2e9ce957c6c84b9f183477fca3fb48e24ab49b27e5d8b37732da6795c1323823"
 
 
 @functools.cache

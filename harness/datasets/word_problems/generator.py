@@ -24,6 +24,13 @@ HELD_OUT = {"validation": range(8), "test": range(8, 20)}
 NUM_EQUATIONS = {2: 22, 3: 26, 4: 24, 5: 16, 6: 12}  # equations of an answer: weight
 ASIDE_RATE = 0.2  # problems with a number that does not matter
 RARE_STATE_RATE = 0.1  # answers' lines in the rarer of the two forms: few, so that the argmax has a margin
+# How the second line of an answer to one event begins.
+CARRIED_ON = {
+    "add_groups": "With that, ",
+    "sub_groups": "Without that, ",
+    "add_part": "With that, ",
+    "sub_part": "Without that, ",
+}
 OBJECT = {"she": "her", "he": "him"}
 POSSESSIVE = {"she": "her", "he": "his"}
 
@@ -137,12 +144,17 @@ def _tell(
     person, other = rng.sample(NAMES[split], 2)
     words = _pronouns(person) | {"O": other.text} | {key: rng.choice(choice) for key, choice in family.words.items()}
     sentences = [_fill(rng.choice(opening.texts), words | steps[0].numbers)]
-    lines = [_line(opening.aux, words, equation) for equation in steps[0].equations]
+    lines = [_line("", opening.aux, words, equation) for equation in steps[0].equations]
     for move, step in zip(moves, steps[1:], strict=True):
-        sentences.append(_fill(rng.choice(move.texts), words | step.numbers))
+        event = _fill(rng.choice(move.texts), words | step.numbers)
+        sentences.append(event)
         state = move.state or family.state[rng.random() < RARE_STATE_RATE]
-        templates = (move.aux, state) if move.aux else (state,)
-        lines += [_line(template, words, equation) for template, equation in zip(templates, step.equations, strict=True)]
+        # The answer's line says first what happened: a small model that must know which event is next can copy it.
+        event_first = event.split(".")[0] + ", so "
+        if move.aux:
+            lines.append(_line(event_first, move.aux, words, step.equations[0]))
+            event_first = CARRIED_ON.get(move.kind, "")
+        lines.append(_line(event_first, state, words, step.equations[-1]))
     if rng.random() < ASIDE_RATE:
         aside = _fill(rng.choice(family.asides), words | {"k": str(rng.randint(2, 60))})
         sentences.insert(rng.randint(1, len(sentences)), aside)
@@ -177,8 +189,13 @@ def _fill(template: str, words: dict[str, str]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _line(template: str, words: dict[str, str], equation: str) -> str:
-    return _fill(template, words | {"eq": _annotated(equation)})
+def _line(before: str, template: str, words: dict[str, str], equation: str) -> str:
+    """A line of the answer; behind the words `before`, the template's own beginning becomes small."""
+    words = words | {"eq": _annotated(equation)}
+    if not before:
+        return _fill(template, words)
+    small = template if template.startswith("{") else template[0].lower() + template[1:]
+    return before + small.format_map(words | {"P": words["p"]})
 
 
 def _annotated(equation: str) -> str:

@@ -15,20 +15,30 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm-up, flat, then linear to 0. `muon_lr` is for updates whose singular values are about 1, `adam_lr` for the rest."""
+    """Warm-up, flat, then linear to 0; from `restart_at` on once more, from `restart_height` of the rates and never flat.
+
+    `muon_lr` is for updates whose singular values are about 1, `adam_lr` for the rest.
+    """
 
     num_steps: int
     warmup_steps: int = 60
     flat_until: float = 0.35
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
+    restart_at: int = 0  # a step; 0: no second time
+    restart_height: float = 0.6
 
     def factor(self, step: int) -> float:
         """What the learning rates are multiplied with at `step` (from 0)."""
-        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-        start = self.flat_until * self.num_steps
-        falling = (self.num_steps - step) / (self.num_steps - start) if step > start else 1.0
-        return min(warm, max(0.0, falling))
+        if self.restart_at and step >= self.restart_at:
+            first, end, start = self.restart_at, self.num_steps, float(self.restart_at)
+            height = self.restart_height
+        else:
+            first, end = 0, self.restart_at or self.num_steps
+            start, height = self.flat_until * end, 1.0
+        warm = min(1.0, (step - first + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        falling = (end - step) / (end - start) if step > start else 1.0
+        return height * min(warm, max(0.0, falling))
 
 
 def orthogonalized(x: torch.Tensor, steps: int = 5) -> torch.Tensor:

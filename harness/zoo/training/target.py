@@ -29,7 +29,7 @@ __all__ = ["RECIPES", "ModelSizes", "Phase", "Rows", "TargetObjective", "TargetR
 Examples = Callable[[random.Random, float], Iterator[Example]]
 VOCAB_SIZE = 1024
 CONTEXT_LENGTH = 1024
-TOKENIZER_PHASE = 0.1  # behind the warm-up, before made-up names: a name of training is a token of its own
+TOKENIZER_PHASE = 0.07  # behind the warm-up, before made-up names: a name of training is a token of its own
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class Phase:
     shapes: tuple[Rows, ...]
 
 
-SHORT = Rows(12, 256, FewShot(share=0.08))
+SHORT = Rows(10, 320, FewShot(share=0.08))
 LONG = Rows(3, 1024, FewShot(share=0.6, min_examples=2, max_examples=6))
 # NOTE: long rows alone, at the end, are a shock from which the falling learning rate does not recover (the loss went from 0.25
-# to 3.2): a model that never attended to anything 256 tokens away must learn that beside what it knows.
-PHASES = (Phase(0.55, (SHORT,)), Phase(1.0, (SHORT, SHORT, SHORT, LONG)))
+# to 3.2): a model that never attended to anything 320 tokens away must learn that beside what it knows.
+PHASES = (Phase(0.0714, (SHORT,)), Phase(0.3571, (*[SHORT] * 7, LONG)), Phase(1.0, (*[SHORT] * 3, LONG)))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ class TargetRecipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        TargetRecipe("tiny", ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32), Schedule(num_steps=15_000)),
+        TargetRecipe(
+            "tiny", ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32), Schedule(num_steps=12_600, restart_at=9000)
+        ),
         TargetRecipe("tiny-qwen3", ModelSizes("Qwen3ForCausalLM", 96, 256, 4, 2, 1, 128), Schedule(num_steps=3000)),
     )
 }
