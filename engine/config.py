@@ -6,21 +6,24 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.async_scheduling import AsyncDecision, AsyncFacts, resolve_async_scheduling
 from engine.checkpoint import ModelConfig
-from engine.drafters.registry import drafter_class, method_info
+from engine.drafters.registry import canonical_method, custom_drafter_class, drafter_class
 from engine.executor.registry import executor_class, executor_info
 from engine.options import check_options, is_int, named_options
 
 if TYPE_CHECKING:
+    from engine.drafters.base import Drafter
     from engine.executor.base import Executor
 
 __all__ = ["EngineConfig", "ResolvedConfig", "SpeculativeConfig"]
 
 DEFAULT_KV_BYTES = 1 << 30
 MAX_SPECULATIVE_TOKENS = 16
+REJECTION_SAMPLE_METHODS = ("coupled", "standard", "synthetic")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,12 @@ class SpeculativeConfig:
     num_speculative_tokens: int
     disable_padded_drafter_batch: bool = False
     rejection_sample_method: str = "coupled"
+    draft_sample_method: str = "greedy"
+    synthetic_acceptance_rates: Sequence[float] | None = None
+    """For each place the rate at which it and all before it are accepted."""
+    synthetic_acceptance_length: float | None = None
+    num_speculative_tokens_per_batch_size: Sequence[Sequence[int]] | None = None
+    """(first, last, drafts) for ranges of running requests, both ends included; elsewhere `num_speculative_tokens`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -40,26 +49,88 @@ class SpeculativeConfig:
             raise ValueError("speculative_config needs a method, such as {'method': 'ngram_gpu', 'num_speculative_tokens': 3}.")
         own = {f.name for f in dataclasses.fields(cls)} - {"options"}
         options = {k: v for k, v in given.items() if k not in own}
-        info = method_info(given["method"])
-        if info.drafter is not None:
-            known = set(drafter_class(info.name).option_names)
-            check_options(f"speculative_config for {info.name!r}", options, known | own)
+        if "tensor_parallel_size" in options:
+            raise ValueError("speculative_config has no tensor_parallel_size; write draft_tensor_parallel_size.")
         config = cls(
-            **{k: v for k, v in given.items() if k in own} | {"num_speculative_tokens": given.get("num_speculative_tokens", 0)},
+            **{k: v for k, v in given.items() if k in own}
+            | {
+                "method": canonical_method(given["method"]),
+                "num_speculative_tokens": given.get("num_speculative_tokens", 0),
+            },
             options=options,
         )
+        known = set(config.drafter_class.option_names) | ({"model"} if config.method == "custom_class" else set())
+        check_options(f"speculative_config for {config.method!r}", options, known | own)
         config._check()
         return config
+
+    @property
+    def drafter_class(self) -> type[Drafter]:
+        """`ValueError` for a method that is not built here, or a user's class that cannot be had."""
+        if self.method == "custom_class":
+            return custom_drafter_class(self.options.get("model"))
+        return drafter_class(self.method)
 
     def _check(self) -> None:
         if not is_int(self.num_speculative_tokens) or not 1 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
             raise ValueError(
                 f"num_speculative_tokens must be 1 to {MAX_SPECULATIVE_TOKENS}, got {self.num_speculative_tokens!r}."
             )
-        if self.rejection_sample_method != "coupled":
+        for name, known in (
+            ("rejection_sample_method", REJECTION_SAMPLE_METHODS),
+            ("draft_sample_method", ("greedy", "probabilistic")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.draft_sample_method == "probabilistic" and not self.drafter_class.has_distribution:
+            raise ValueError(f"{self.method!r} proposes tokens without probabilities; use draft_sample_method='greedy'.")
+        given = [self.synthetic_acceptance_rates, self.synthetic_acceptance_length]
+        num_given = sum(value is not None for value in given)
+        if num_given != (self.rejection_sample_method == "synthetic"):
             raise ValueError(
-                f"rejection_sample_method {self.rejection_sample_method!r} is not built in this version; use 'coupled'."
+                "rejection_sample_method='synthetic' needs either synthetic_acceptance_rates or synthetic_acceptance_length, "
+                f"and the other methods neither; got {given[0]!r} and {given[1]!r} with {self.rejection_sample_method!r}."
             )
+        if num_given:
+            self._check_synthetic()
+        self._check_schedule()
+
+    def _check_synthetic(self) -> None:
+        k, rates, length = self.num_speculative_tokens, self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if rates is not None:
+            numbers = all(_is_number(rate) and 0 <= rate <= 1 for rate in rates)
+            if not numbers or len(rates) != k or any(a < b for a, b in pairwise(rates)):
+                raise ValueError(f"synthetic_acceptance_rates must be {k} numbers from 0 to 1 that do not grow, got {rates!r}.")
+        elif not _is_number(length) or not 1 <= float(length or 0) <= k + 1:
+            raise ValueError(f"synthetic_acceptance_length must be a number from 1 to {k + 1}, got {length!r}.")
+
+    def _check_schedule(self) -> None:
+        for entry in self.num_speculative_tokens_per_batch_size or ():
+            whole = len(entry) == 3 and all(is_int(value) for value in entry)
+            if not whole or not 1 <= entry[0] <= entry[1] or not 0 <= entry[2] <= self.num_speculative_tokens:
+                raise ValueError(
+                    "num_speculative_tokens_per_batch_size is a list of (first, last, drafts) with 1 <= first <= last and "
+                    f"0 <= drafts <= num_speculative_tokens ({self.num_speculative_tokens}), got {entry!r}."
+                )
+
+    @property
+    def synthetic_rates(self) -> tuple[float, ...]:
+        """For each place the rate at which it and all before it are accepted; a length is met with the least variance."""
+        if self.synthetic_acceptance_rates is not None:
+            return tuple(map(float, self.synthetic_acceptance_rates))
+        accepted = float(self.synthetic_acceptance_length or 1) - 1
+        return tuple(min(1.0, max(0.0, accepted - place)) for place in range(self.num_speculative_tokens))
+
+    def drafts_for(self, batch_size: int) -> int:
+        """How many tokens to propose for each of `batch_size` running requests."""
+        for first, last, drafts in self.num_speculative_tokens_per_batch_size or ():
+            if first <= batch_size <= last:
+                return drafts
+        return self.num_speculative_tokens
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @named_options
@@ -151,6 +222,8 @@ class EngineConfig:
         speculative = SpeculativeConfig.from_dict(self.speculative_config) if self.speculative_config is not None else None
         decision = self.resolve_async_scheduling()
         self._check_built()
+        if speculative is not None:  # its constructor checks the method's own options
+            speculative.drafter_class(speculative.num_speculative_tokens, model.vocab_size, speculative.options)
         max_model_len = self.max_model_len or model.max_position_embeddings
         if max_model_len > model.max_position_embeddings:
             raise ValueError(
@@ -181,8 +254,6 @@ class EngineConfig:
         if self.tensor_parallel_size != 1 or self.pipeline_parallel_size != 1:
             raise ValueError("tensor_parallel_size and pipeline_parallel_size above 1 are not built in this version; use 1.")
         executor_class(self.distributed_executor_backend)
-        if self.speculative_config is not None:
-            drafter_class(self.speculative_config["method"])
 
     def _default_kv_blocks(self, model: ModelConfig, max_model_len: int) -> int:
         per_sequence = -(-max_model_len // self.block_size)
@@ -213,13 +284,13 @@ class ResolvedConfig:
     @property
     def num_lookahead_tokens(self) -> int:
         """Positions behind the known tokens at which the drafter may write entries."""
-        keeps_kv = self.speculative is not None and drafter_class(self.speculative.method).keeps_kv
+        keeps_kv = self.speculative is not None and self.speculative.drafter_class.keeps_kv
         return self.num_speculative_tokens + 1 if keeps_kv else 0
 
     @property
     def drops_last_cached_block(self) -> bool:
         """The drafter's entries of a cached block hold only where the token behind it is the same too."""
-        return self.speculative is not None and drafter_class(self.speculative.method).reads_next_token
+        return self.speculative is not None and self.speculative.drafter_class.reads_next_token
 
     def as_record(self) -> dict[str, Any]:
         """Plain types for a result record."""

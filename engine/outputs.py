@@ -31,6 +31,8 @@ class RequestStats:
     num_accepted_tokens: int
     num_prefills: int
     num_decode_steps: int
+    drafts: tuple[tuple[int, int], ...] = ()
+    """Every draft in order: (drafted tokens, accepted tokens)."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def _completion(index: int, request: Request, params: SamplingParams, tokenizer:
             num_accepted_tokens=request.num_accepted_tokens,
             num_prefills=request.num_prefills,
             num_decode_steps=request.num_decode_steps,
+            drafts=tuple(request.drafts),
         ),
     )
 

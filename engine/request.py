@@ -64,6 +64,7 @@ class Request:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     num_decode_steps: int = 0  # that emitted
+    drafts: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) of each
     num_prefills: int = 0  # tokens that came out of a prefill, one for each admission that got that far
 
     @property

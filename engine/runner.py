@@ -14,12 +14,13 @@ from engine.accept import accept_coupled
 from engine.checkpoint import open_checkpoint, resolve_model
 from engine.config import ResolvedConfig
 from engine.drafters.base import AcceptedStep, DraftContext, Drafter, Target
-from engine.drafters.registry import drafter_class
+from engine.drafters.pick import DraftPicker
 from engine.model import Batch, Decoder, Hidden
 from engine.ragged import arange_each
 from engine.sampler import Sampler, row_logprobs
 from engine.slot_table import SlotTable
 from engine.step import PlanRow, RowLogprobs, StepPlan, StepResult
+from engine.verify import Positions, create_verifier
 from kernels.backend import create_kernels
 
 __all__ = ["Launch", "Runner", "load_plugins"]
@@ -63,19 +64,37 @@ class Runner:
         )
         self.table = SlotTable(options.max_num_seqs, config.max_model_len, self.depth, options.block_size)
         self.sampler = Sampler(self.kernels, options.max_num_seqs)
-        self.drafter = self._create_drafter()
+        self._picker = self._create_picker()
+        self.verifier = create_verifier(config.speculative, self.sampler, self._picker)
+        self.drafter = self._create_drafter(self._picker)
         self._layer_ids = self.drafter.layer_ids if self.drafter is not None else ()
         self._num_logprobs: list[int | None] = [None] * options.max_num_seqs
         self._block_tables_device = torch.from_numpy(self.table.block_tables)  # shares memory with the table
 
-    def _create_drafter(self) -> Drafter | None:
+    def _create_picker(self) -> DraftPicker | None:
         speculative = self.config.speculative
         if speculative is None:
             return None
-        drafter = drafter_class(speculative.method)(self.depth, self.config.model.vocab_size, speculative.options)
-        options = self.config.options
+        num_slots, vocab_size = self.config.options.max_num_seqs, self.config.model.vocab_size
+        return DraftPicker(self.sampler, num_slots, self.depth, vocab_size, speculative.draft_sample_method)
+
+    def _create_drafter(self, picker: DraftPicker | None) -> Drafter | None:
+        speculative = self.config.speculative
+        if speculative is None or picker is None:
+            return None
+        drafter = speculative.drafter_class(self.depth, self.config.model.vocab_size, speculative.options)
+        options, padded = self.config.options, not speculative.disable_padded_drafter_batch
         drafter.load(
-            Target(options.model, self.model, self.table, self.config.num_kv_blocks, options.block_size, options.dtype)
+            Target(
+                options.model,
+                self.model,
+                self.table,
+                self.config.num_kv_blocks,
+                options.block_size,
+                options.dtype,
+                padded,
+                picker,
+            )
         )
         return drafter
 
@@ -90,7 +109,7 @@ class Runner:
         launch = self._launch(plan)
         hidden = self._forward(launch)
         logits, raw = self._logits(launch, hidden)
-        choices, drafts, num_drafted = self._verify(launch, logits)
+        choices, drafts, num_drafted = self._choose(launch, logits)
         num_emitted, nan = accept_coupled(choices, drafts, num_drafted)
         wanted = launch.logit_counts > 0
         num_emitted, nan = np.where(wanted, num_emitted, 0), nan & wanted
@@ -150,17 +169,24 @@ class Runner:
         wants_logprobs = any(self._num_logprobs[slot] is not None for slot in launch.slots)
         return logits, logits.clone() if wants_logprobs else logits
 
-    def _verify(self, launch: Launch, logits: torch.Tensor) -> tuple[Ints, Ints, Ints]:
+    def _choose(self, launch: Launch, logits: torch.Tensor) -> tuple[Ints, Ints, Ints]:
         """(choices [rows, K + 1], drafts [rows, K], num_drafted [rows]): what the target says, and what was proposed."""
         table, counts = self.table, launch.logit_counts
         row_of_logit = np.repeat(np.arange(len(counts)), counts)
         place = arange_each(counts)
         num_tokens = table.num_tokens[launch.slots]
-        choices = np.full((len(counts), self.depth + 1), -1, dtype=np.int64)
-        choices[row_of_logit, place] = self.sampler.choose(logits, launch.slots[row_of_logit], num_tokens[row_of_logit] + place)
         num_drafted = np.maximum(counts - 1, 0)
-        columns = num_tokens[:, None] + np.arange(self.depth)
-        return choices, table.tokens[launch.slots[:, None], columns].astype(np.int64), num_drafted
+        columns = num_tokens[:, None] + np.arange(self.depth + 1)
+        drafts = table.tokens[launch.slots[:, None], columns].astype(np.int64)
+        at = Positions(
+            slots=launch.slots[row_of_logit],
+            places=place,
+            positions=num_tokens[row_of_logit] + place,
+            drafts=np.where(place < num_drafted[row_of_logit], drafts[row_of_logit, place], -1),
+        )
+        choices = np.full((len(counts), self.depth + 1), -1, dtype=np.int64)
+        choices[row_of_logit, place] = self.verifier.choose(logits, at)
+        return choices, drafts[:, : self.depth], num_drafted
 
     def _commit(self, launch: Launch, choices: Ints, num_emitted: Ints) -> None:
         """What the step has settled goes into the table, where the next step finds it."""

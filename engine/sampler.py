@@ -8,10 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.distribution import probabilities
 from engine.step import RowLogprobs, SlotSampling
+from kernels.elementary import log64
 from kernels.interface import DrawPurpose, Kernels
+from kernels.random import uniforms
 
 __all__ = ["Sampler", "row_logprobs"]
+
+Ints = npt.NDArray[np.int64]
 
 
 class Sampler:
@@ -49,18 +54,51 @@ class Sampler:
         index = torch.from_numpy(slots)
         temperature = self._temperature[index]
         if not temperature.any():
-            return self._kernels.argmax(logits).numpy()
-        return self._kernels.sample(
-            logits,
-            temperature,
-            self._top_k[index],
-            self._top_p[index],
-            self._min_p[index],
-            self._seed[index],
-            self._sample_index[index],
-            torch.from_numpy(positions),
-            DrawPurpose.TARGET,
-        ).numpy()
+            return self.argmax(logits)
+        filters = (self._top_k[index], self._top_p[index], self._min_p[index])
+        return self._kernels.sample(logits, temperature, *filters, *self._address(slots, positions), DrawPurpose.TARGET).numpy()
+
+    def argmax(self, logits: torch.Tensor) -> Ints:
+        """[R, V] f32 -> ids [R]; -1 for a row without a finite largest value."""
+        return self._kernels.argmax(logits).numpy()
+
+    def is_random(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        """[R]: whether the slot samples at all."""
+        return self._temperature[torch.from_numpy(slots)].numpy() > 0
+
+    def probabilities(self, logits: torch.Tensor, slots: Ints) -> torch.Tensor:
+        """[R, V] float64: what `choose` draws from, given the logits that it has masked; temperatures above 0."""
+        index = torch.from_numpy(slots)
+        filters = (self._top_k[index], self._top_p[index], self._min_p[index])
+        return probabilities(logits, self._temperature[index], *filters)
+
+    def draw_draft(self, logits: torch.Tensor, slots: Ints, positions: Ints) -> Ints:
+        """A draft from logits [R, V] at its slot's temperature, unfiltered -> ids [R]; -1 as in `argmax`."""
+        temperature = self._temperature[torch.from_numpy(slots)]
+        filters = _no_filters(len(slots))
+        return self._kernels.sample(logits, temperature, *filters, *self._address(slots, positions), DrawPurpose.DRAFT).numpy()
+
+    def draft_probabilities(self, logits: torch.Tensor, slots: Ints) -> torch.Tensor:
+        """[R, V] float64: what `draw_draft` draws from; temperatures above 0."""
+        return probabilities(logits, self._temperature[torch.from_numpy(slots)], *_no_filters(len(slots)))
+
+    def uniform(self, slots: Ints, positions: Ints, purpose: DrawPurpose) -> torch.Tensor:
+        """[R] float64 in (0, 1), addressed by (slot's seed, position, purpose)."""
+        return uniforms(*self._address(slots, positions), purpose, 1)[:, 0]
+
+    def draw(self, weights: torch.Tensor, slots: Ints, positions: Ints, purpose: DrawPurpose) -> torch.Tensor:
+        """An id for each row of weights [R, V] float64, in proportion to them -> [R] int64."""
+        noise = self._kernels.gumbel(*self._address(slots, positions), purpose, weights.shape[1])
+        return (log64(weights) + noise).masked_fill(weights <= 0, -torch.inf).argmax(dim=1)
+
+    def _address(self, slots: Ints, positions: Ints) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        index = torch.from_numpy(slots)
+        return self._seed[index], self._sample_index[index], torch.from_numpy(positions)
+
+
+def _no_filters(num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """top_k, top_p and min_p that keep everything."""
+    return torch.zeros(num_rows, dtype=torch.int32), torch.ones(num_rows), torch.zeros(num_rows)
 
 
 def row_logprobs(kernels: Kernels, raw_logits: torch.Tensor, chosen: Sequence[int], k: int) -> RowLogprobs:

@@ -40,6 +40,7 @@ class Scheduler:
         self.max_num_batched_tokens = options.max_num_batched_tokens
         self.enable_chunked_prefill = options.enable_chunked_prefill
         self.num_speculative_tokens = config.num_speculative_tokens
+        self.speculative = config.speculative
         self.num_lookahead_tokens = config.num_lookahead_tokens
         self.kv_cache = KVCacheManager(
             config.num_kv_blocks,
@@ -113,8 +114,9 @@ class Scheduler:
 
         if not rows:
             return None
-        if self.num_lookahead_tokens:
-            rows = [self._with_lookahead(row) for row in rows]
+        if self.speculative is not None:
+            depth = self.speculative.drafts_for(len(self.running))
+            rows = [self._with_drafts(row, depth) if row.wants_token else row for row in rows]
         plan = StepPlan(self._next_step_id, tuple(rows), tuple(new_slots))
         self._next_step_id += 1
         self._in_flight[plan.step_id] = plan
@@ -141,14 +143,14 @@ class Scheduler:
         new = self.kv_cache.allocate(request, self._kv_tokens(request, num_drafts))
         return self._launch(request, 1 + num_drafts, is_decode=True, wants_token=True, new_block_ids=new), False
 
-    def _with_lookahead(self, row: PlanRow) -> PlanRow:
-        """Blocks for the entries that the drafter writes behind what the step brings: of what is left, so maybe fewer."""
-        request = self._stays[row.slot, row.generation].request
-        if not row.num_next_drafts:
-            return row
-        reach = min(request.num_planned_tokens + self.num_lookahead_tokens, self._max_kv_tokens(request))
-        new = self.kv_cache.allocate_some(request, reach)
-        return replace(row, new_block_ids=row.new_block_ids + new) if new else row
+    def _with_drafts(self, row: PlanRow, depth: int) -> PlanRow:
+        """Asks for drafts, with blocks for the entries that the drafter writes: of what is left, so maybe fewer."""
+        new: tuple[int, ...] = ()
+        if self.num_lookahead_tokens and depth:
+            request = self._stays[row.slot, row.generation].request
+            reach = min(request.num_planned_tokens + self.num_lookahead_tokens, self._max_kv_tokens(request))
+            new = self.kv_cache.allocate_some(request, reach)
+        return replace(row, num_next_drafts=depth, new_block_ids=row.new_block_ids + new)
 
     def _kv_tokens(self, request: Request, num_drafts: int) -> int:
         """Positions that need room once the next decode row is through the model, whatever the steps in flight accept."""
@@ -221,7 +223,7 @@ class Scheduler:
             num_tokens=num_tokens,
             is_decode=is_decode,
             wants_token=wants_token,
-            num_next_drafts=self.num_speculative_tokens if wants_token else 0,
+            num_next_drafts=0,
             new_block_ids=new_block_ids,
         )
 
@@ -291,6 +293,7 @@ class Scheduler:
             request.num_drafts += 1
             request.num_drafted_tokens += num_drafted
             request.num_accepted_tokens += num_accepted
+            request.drafts.append((num_drafted, num_accepted))
 
     def _finish(self, request: Request, finish: Finish) -> None:
         if request.status is RequestStatus.RUNNING:

@@ -91,10 +91,10 @@ def shots(count: int) -> list[WordProblem]:
 
 
 def problem_items(llm: LLM, asked: Sequence[WordProblem], *, num_shots: int = 0, **params: Any) -> list[WorkItem]:
-    """Greedy requests, one for each problem, named after its place."""
+    """Requests, greedy unless `params` say otherwise, one for each problem, named after its place."""
     tokenizer = llm.get_tokenizer()
     examples = [problem.example for problem in shots(num_shots)]
-    sampling = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, **params)
+    sampling = SamplingParams(**{"temperature": 0, "max_tokens": MAX_TOKENS} | params)
     return [
         WorkItem(f"p{i}", tuple(tokenizer.encode(prompt_text(problem.question, examples))), sampling)
         for i, problem in enumerate(asked)

@@ -172,17 +172,18 @@ def assert_exercised(run: Run, *counters: str, case: str) -> None:
 
 
 def assert_acceptance_exactly(run: Run, rate: int, *, case: str) -> int:
-    """Every draft of every request that ended by length was accepted (rate 1), or none at all of any request (rate 0).
+    """Every draft of every request was accepted (rate 1), or none at all (rate 0).
 
-    A stop inside an accepted run leaves drafts behind it that were right and do not count, so rate 1 looks at the others.
-    Returns how many drafted tokens were judged; none is a `FeatureNotExercisedError`.
+    A stop inside an accepted run leaves tokens behind it that were right and do not count, so rate 1 does not look at the last
+    draft of a request that a stop ended. Returns how many drafted tokens were judged; none is a `FeatureNotExercisedError`.
     """
     judged = 0
     for request_id, output in run.outputs.items():
         for completion in output.outputs:
+            drafts = completion.stats.drafts
             if rate == 1 and completion.finish_reason != "length":
-                continue
-            drafted, accepted = completion.stats.num_drafted_tokens, completion.stats.num_accepted_tokens
+                drafts = drafts[:-1]
+            drafted, accepted = (sum(counts) for counts in zip(*drafts, strict=True)) if drafts else (0, 0)
             judged += drafted
             if accepted != rate * drafted:
                 raise AcceptanceRateError(

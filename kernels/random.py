@@ -15,7 +15,7 @@ import torch
 from kernels.elementary import log64
 from kernels.interface import DrawPurpose
 
-__all__ = ["gumbel_noise", "philox"]
+__all__ = ["gumbel_noise", "philox", "uniforms"]
 
 _WORD = 0xFFFFFFFF
 
@@ -35,6 +35,13 @@ def gumbel_noise(
     seeds: torch.Tensor, sample_index: torch.Tensor, positions: torch.Tensor, purpose: DrawPurpose, vocab_size: int
 ) -> torch.Tensor:
     """`-log(-log(u))` for each token id: seeds [R] int64, sample_index [R] int32, positions [R] int64 -> [R, V] float64."""
+    return -log64(-log64(uniforms(seeds, sample_index, positions, purpose, vocab_size)))
+
+
+def uniforms(
+    seeds: torch.Tensor, sample_index: torch.Tensor, positions: torch.Tensor, purpose: DrawPurpose, vocab_size: int
+) -> torch.Tensor:
+    """u for each token id, shapes as in `gumbel_noise`."""
     seeds, positions = seeds[:, None], positions[:, None]
     block = torch.arange((vocab_size + 1) // 2)
     counter = [block, positions & _WORD, (positions >> 32) | int(purpose) << 24, sample_index.long()[:, None] & _WORD]
@@ -42,5 +49,4 @@ def gumbel_noise(
     even = words[1] << 20 | words[0] >> 12
     odd = words[3] << 20 | words[2] >> 12
     bits = torch.stack([even, odd], dim=-1).flatten(1)[:, :vocab_size]
-    u = (bits.double() + 0.5) * 2.0**-52
-    return -log64(-log64(u))
+    return (bits.double() + 0.5) * 2.0**-52

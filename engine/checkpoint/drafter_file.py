@@ -28,7 +28,7 @@ class DrafterFile:
             raise CheckpointError(f"{path}: a drafter of this method is a directory with config.json and safetensors")
         self.values = read_json(path / "config.json")
         self.fields = Fields(str(path / "config.json"), self.values)
-        self._files = TensorFiles(path)
+        self._files = TensorFiles(path, with_indices=True)
 
     def layer_config(self, architecture: str) -> ModelConfig:
         """The shapes of the drafter's layers, which are `architecture`'s: of their own section, or of the whole config."""

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from engine.errors import CheckpointError
 __all__ = ["SafetensorsCheckpoint", "TensorFiles", "read_header", "read_json"]
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+INDEX_DTYPES = {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}  # of maps between vocabularies
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 
@@ -41,12 +43,13 @@ class Entry:
 class TensorFiles:
     """The tensors of a directory, wherever they lie in its files. Opening reads the headers only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, with_indices: bool = False) -> None:
+        """with_indices: integers and booleans are allowed too."""
         self.path = path
         self.headers: dict[Path, int] = {}  # file -> bytes before the data
         self.entries: dict[str, Entry] = {}
         for file in _weight_files(path):
-            entries, self.headers[file] = read_header(file)
+            entries, self.headers[file] = read_header(file, DTYPES | INDEX_DTYPES if with_indices else DTYPES)
             for name, entry in entries.items():
                 if name in self.entries:
                     raise CheckpointError(f"{file}: tensor {name!r} is also in {self.entries[name].file.name}")
@@ -102,7 +105,7 @@ class SafetensorsCheckpoint(Checkpoint):
             del entries[head]
 
 
-def read_header(file: Path) -> tuple[dict[str, Entry], int]:
+def read_header(file: Path, dtypes: Mapping[str, torch.dtype] = DTYPES) -> tuple[dict[str, Entry], int]:
     """The tensors of one safetensors file and the number of bytes before its data; `CheckpointError` if it is damaged."""
     if sys.byteorder != "little":
         raise CheckpointError(f"{file}: safetensors are little-endian, and this machine is not")
@@ -121,10 +124,10 @@ def read_header(file: Path) -> tuple[dict[str, Entry], int]:
         raise _damaged(file, "its header is no JSON object")
     header.pop("__metadata__", None)
     begin = 8 + length
-    return {name: _entry(file, name, fields, begin, size) for name, fields in header.items()}, begin
+    return {name: _entry(file, name, fields, begin, size, dtypes) for name, fields in header.items()}, begin
 
 
-def _entry(file: Path, name: str, fields: Any, begin: int, file_size: int) -> Entry:
+def _entry(file: Path, name: str, fields: Any, begin: int, file_size: int, dtypes: Mapping[str, torch.dtype]) -> Entry:
     try:
         dtype_name, shape, (first, last) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
         well_formed = all(type(n) is int and n >= 0 for n in (*shape, first, last))
@@ -132,11 +135,11 @@ def _entry(file: Path, name: str, fields: Any, begin: int, file_size: int) -> En
         well_formed = False
     if not well_formed:
         raise _damaged(file, f"the entry of tensor {name!r} is {fields!r}")
-    if dtype_name not in DTYPES:
+    if dtype_name not in dtypes:
         raise CheckpointError(
-            f"{file}: tensor {name!r} has the dtype {dtype_name}, which is not supported. Supported: {', '.join(DTYPES)}"
+            f"{file}: tensor {name!r} has the dtype {dtype_name}, which is not supported. Supported: {', '.join(dtypes)}"
         )
-    dtype = DTYPES[dtype_name]
+    dtype = dtypes[dtype_name]
     if last - first != math.prod(shape) * dtype.itemsize:
         raise _damaged(file, f"tensor {name!r} {dtype_name} {list(shape)} cannot take {last - first} bytes")
     if begin + last > file_size:

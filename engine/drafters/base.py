@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from engine.drafters.pick import DraftPicker
 from engine.model import Decoder, Hidden
 from engine.slot_table import SlotTable
 from engine.step import NewSlot
@@ -34,6 +35,9 @@ class Target:
     num_kv_blocks: int
     block_size: int
     dtype: str
+    padded: bool
+    """Whether `advance` runs over all tokens of a step's rows, so that its shapes do not depend on what was accepted."""
+    pick: DraftPicker
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Drafter(ABC):
     """It writes entries of its own to the sequences' blocks, so that these must reach K + 1 positions further."""
     reads_next_token: ClassVar[bool] = False
     """Its entry for a position depends on the token after it, so a cached block serves only if the one behind it matches."""
+    has_distribution: ClassVar[bool] = False
+    """Its proposals come from logits, so they can be drawn; it picks them with `Target.pick`."""
     layer_ids: tuple[int, ...] = ()
     """Which of the target's states `advance` reads; see `Decoder.forward`."""
 

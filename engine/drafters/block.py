@@ -8,7 +8,7 @@ block sees these and all of itself, also ahead. The layers are Qwen3's, embeddin
 
 DSpark adds two small heads. The Markov head adds W2 W1[t] to the logits of a place, t being the token before it, so that a
 proposal agrees with the one before it. The confidence head gives the probability that a proposal is accepted if those before it
-are; with the option `confidence_threshold` a row proposes only as far as the product of these stays above it.
+are; with `enable_adaptive_verification` a row proposes only as far as the product of these stays at `confidence_threshold`.
 
 Shapes: M places, D = the target's hidden size.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,19 @@ from engine.rope import rope_tables
 
 __all__ = ["DFlashDrafter", "DSparkDrafter"]
 
+DEFAULT_THRESHOLD = 0.3
+
+
+class Block(NamedTuple):
+    """The rows that get proposals."""
+
+    slots: Ints
+    num_tokens: Ints
+    counts: Ints  # masks of each
+
 
 class DFlashDrafter(PagedDrafter):
+    has_distribution: ClassVar[bool] = True
     method: ClassVar[str] = "dflash"
     option_names: ClassVar[tuple[str, ...]] = ("model", "max_model_len", "draft_tensor_parallel_size")
 
@@ -65,8 +76,8 @@ class DFlashDrafter(PagedDrafter):
             )
         self.layer_ids = target_layer_ids(fields.get("aux_hidden_state_layer_ids"), target, fields.source)
         file.require(self.shapes(config))
-        self.max_positions = min(self.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
-        self._rope = rope_tables(config, min(self.max_positions, target.table.tokens.shape[1]))
+        self.limit_positions(config, self.max_model_len)
+        self._rope = rope_tables(config, self.max_positions)
         self._caches = [new_kv_cache(config, target.num_kv_blocks, target.block_size) for _ in range(config.num_layers)]
         self.load_weights(layer_loader(file, target))
 
@@ -93,13 +104,13 @@ class DFlashDrafter(PagedDrafter):
 
     def advance(self, step: AcceptedStep) -> None:
         """Write the context's entries for the states that have become final."""
-        rows, counts, positions, places = self.states_to_take(step)
-        if not len(rows):
+        taken = self.states_to_take(step)
+        if taken is None:
             return
-        kernels, config, index = self.kernels, self.config, as_tensor(places)
-        states = torch.cat([layer[index] for layer in step.hidden.layers], dim=1)
+        kernels, config = self.kernels, self.config
+        states = torch.cat([layer[taken.places] for layer in step.hidden.layers], dim=1)
         context = kernels.rms_norm(kernels.linear(states, self.fc), self.hidden_norm, config.rms_norm_eps)
-        batch = self.batch(np.repeat(step.slots[rows], counts), positions, positions)
+        batch = self.batch(taken.slot_of_state, taken.positions, taken.positions)
         for layer, weight, cache in zip(self.layers, self.key_value, self._caches, strict=True):
             both = kernels.linear(context, weight).view(-1, 2 * config.num_kv_heads, config.head_dim)
             key = both[:, : config.num_kv_heads].contiguous()
@@ -117,14 +128,13 @@ class DFlashDrafter(PagedDrafter):
         counts = np.maximum(counts, 0)
         active = np.flatnonzero(counts)
         if len(active):
-            hidden = self._block_states(slots[active], context.num_tokens[active], counts[active])
-            drafts[active], counts[active] = self.choose(
-                hidden, self.tokens_at(slots, context.num_tokens - 1)[active], counts[active]
-            )
+            block = Block(slots[active], context.num_tokens[active], counts[active])
+            drafts[active], counts[active] = self.choose(self._block_states(block), block)
         return drafts, counts
 
-    def _block_states(self, slots: Ints, num_tokens: Ints, counts: Ints) -> torch.Tensor:
+    def _block_states(self, block: Block) -> torch.Tensor:
         """What the LM head reads at the masks: [sum(counts), D], row after row."""
+        slots, num_tokens, counts = block
         sizes = counts + 1
         slot_of_place, place = np.repeat(slots, sizes), arange_each(sizes)
         positions = np.repeat(num_tokens - 1, sizes) + place
@@ -138,11 +148,13 @@ class DFlashDrafter(PagedDrafter):
             x = kernels.add_rms_norm(x, residual, norm, eps)
         return x[as_tensor(np.flatnonzero(place > 0))]
 
-    def choose(self, hidden: torch.Tensor, anchors: Ints, counts: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
-        """(proposals [rows, K], how many count). hidden: see `_block_states`; anchors: the last known tokens."""
-        choices = self.kernels.argmax(self.kernels.linear(hidden, self.target.model.lm_head)).numpy()
+    def choose(self, hidden: torch.Tensor, block: Block) -> Drafts:
+        """hidden: see `_block_states`."""
+        slots, num_tokens, counts = block
+        rows, places = np.repeat(np.arange(len(counts)), counts), arange_each(counts)
+        logits = self.kernels.linear(hidden, self.target.model.lm_head)
         drafts = np.full((len(counts), self.num_speculative_tokens), -1, dtype=np.int32)
-        drafts[np.repeat(np.arange(len(counts)), counts), arange_each(counts)] = choices
+        drafts[rows, places] = self.target.pick(logits, slots[rows], num_tokens[rows] + places, places)
         return usable(drafts, counts)
 
 
@@ -154,14 +166,21 @@ def usable(drafts: npt.NDArray[np.int32], counts: Ints) -> tuple[npt.NDArray[np.
 
 class DSparkDrafter(DFlashDrafter):
     method: ClassVar[str] = "dspark"
-    option_names: ClassVar[tuple[str, ...]] = (*DFlashDrafter.option_names, "confidence_threshold")
+    option_names: ClassVar[tuple[str, ...]] = (
+        *DFlashDrafter.option_names,
+        "enable_adaptive_verification",
+        "confidence_threshold",
+    )
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Mapping[str, Any]) -> None:
         super().__init__(num_speculative_tokens, vocab_size, options)
-        self.threshold = options.get("confidence_threshold")
-        is_number = isinstance(self.threshold, (int, float)) and not isinstance(self.threshold, bool)
-        if self.threshold is not None and not (is_number and 0 <= self.threshold <= 1):
-            raise ValueError(f"confidence_threshold must be a number from 0 to 1, got {self.threshold!r}.")
+        is_adaptive = options.get("enable_adaptive_verification", False)
+        if not isinstance(is_adaptive, bool):
+            raise ValueError(f"enable_adaptive_verification must be True or False, got {is_adaptive!r}.")
+        threshold = options.get("confidence_threshold", DEFAULT_THRESHOLD)
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 <= threshold <= 1:
+            raise ValueError(f"confidence_threshold must be a number from 0 to 1, got {threshold!r}.")
+        self.threshold = float(threshold) if is_adaptive else None
 
     def load(self, target: Target) -> None:
         fields = drafter_file(self.method, self.options).fields
@@ -170,7 +189,7 @@ class DSparkDrafter(DFlashDrafter):
             raise fields.error(f"markov_head_type is {fields.get('markov_head_type')!r}, supported is 'vanilla'")
         has_confidence = fields.flag("enable_confidence_head") and fields.flag("confidence_head_with_markov")
         if self.threshold is not None and not has_confidence:
-            raise fields.error("confidence_threshold needs a drafter with a confidence head that reads the Markov head")
+            raise fields.error("enable_adaptive_verification needs a confidence head that reads the Markov head")
         super().load(target)
 
     def shapes(self, config: ModelConfig) -> dict[str, Shape]:
@@ -187,11 +206,11 @@ class DSparkDrafter(DFlashDrafter):
             self.confidence = loader.packed("confidence_head.proj.weight")
             self.confidence_bias = loader.vector("confidence_head.proj.bias")
 
-    def choose(self, hidden: torch.Tensor, anchors: Ints, counts: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
-        kernels = self.kernels
+    def choose(self, hidden: torch.Tensor, block: Block) -> Drafts:
+        kernels, (slots, num_tokens, counts) = self.kernels, block
         base = kernels.linear(hidden, self.target.model.lm_head)
         drafts = np.full((len(counts), self.num_speculative_tokens), -1, dtype=np.int32)
-        firsts, previous = np.cumsum(counts) - counts, anchors.copy()
+        firsts, previous = np.cumsum(counts) - counts, self.tokens_at(slots, num_tokens - 1)
         likely = np.ones(len(counts))  # that all proposals so far are accepted
         for place in range(int(counts.max())):
             active = np.flatnonzero(counts > place)
@@ -199,7 +218,8 @@ class DSparkDrafter(DFlashDrafter):
                 break
             at = as_tensor(firsts[active] + place)
             embedded = kernels.embedding(self.w1, as_tensor(previous[active]))
-            choices = kernels.argmax(base[at] + kernels.linear(embedded, self.w2)).numpy()
+            logits = base[at] + kernels.linear(embedded, self.w2)
+            choices = self.target.pick(logits, slots[active], num_tokens[active] + place, np.full_like(active, place))
             if self.threshold is not None:
                 read = torch.cat((hidden[at], embedded), dim=1)
                 confidence = kernels.linear(read, self.confidence, self.confidence_bias)[:, 0].tolist()

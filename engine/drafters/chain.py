@@ -31,6 +31,7 @@ class ChainDrafter(PagedDrafter):
     """What is common; a subclass says how its layer is fed and read."""
 
     method: ClassVar[str]
+    has_distribution: ClassVar[bool] = True
     option_names: ClassVar[tuple[str, ...]] = ("model", "max_model_len", "draft_tensor_parallel_size")
     reads_next_token: ClassVar[bool] = True
 
@@ -42,6 +43,8 @@ class ChainDrafter(PagedDrafter):
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Mapping[str, Any]) -> None:
         super().__init__(num_speculative_tokens, vocab_size, options)
+        if "model" in self.option_names:
+            model_option(self.method, options)
         self.max_model_len = positive_option(options, "max_model_len")
         self.target_ids: torch.Tensor | None = None
         """[draft vocabulary] int64: the target's id of each of the head's; None: they are the same."""
@@ -51,9 +54,8 @@ class ChainDrafter(PagedDrafter):
         self.head = target.model.lm_head
         self.load_weights(target)
         table = target.table
-        limit = self.max_model_len or self.config.max_position_embeddings
-        self.max_positions = min(limit, self.config.max_position_embeddings)
-        self._rope = rope_tables(self.config, min(self.max_positions, table.tokens.shape[1]))
+        self.limit_positions(self.config, self.max_model_len)
+        self._rope = rope_tables(self.config, self.max_positions)
         self._cache = new_kv_cache(self.config, target.num_kv_blocks, target.block_size)
         size = target.model.config.hidden_size
         self._states = torch.zeros(len(table.num_tokens), size)  # of the last final entry: what the head reads,
@@ -79,15 +81,14 @@ class ChainDrafter(PagedDrafter):
         return self.kernels.embedding(self.target.model.embedding, batch.token_ids)
 
     def advance(self, step: AcceptedStep) -> None:
-        rows, counts, positions, places = self.states_to_take(step)
-        if not len(rows):
+        taken = self.states_to_take(step)
+        if taken is None:
             return
-        slots = step.slots[rows]
-        slot_of_place = np.repeat(slots, counts)
-        batch = self.batch(slot_of_place, positions, self.tokens_at(slot_of_place, positions + 1))
-        states, carried = self.compute(self.embed(batch), self.first_states(step, as_tensor(places)), batch)
-        last, index = as_tensor(np.cumsum(counts) - 1), as_tensor(slots)
-        self._states[index], self._carried[index] = states[last], carried[last]
+        slots, positions = taken.slot_of_state, taken.positions
+        batch = self.batch(slots, positions, self.tokens_at(slots, positions + 1))
+        states, carried = self.compute(self.embed(batch), self.first_states(step, taken.places), batch)
+        index = as_tensor(taken.slots)
+        self._states[index], self._carried[index] = states[taken.finals], carried[taken.finals]
 
     def propose(self, context: DraftContext) -> Drafts:
         slots = context.slots
@@ -108,13 +109,20 @@ class ChainDrafter(PagedDrafter):
                 states, carried = self.compute(self.embed(batch), carried[as_tensor(active)], batch)
                 # Rows that have stopped keep their place, so that one index serves all.
                 states, carried = _spread(states, active, len(slots)), _spread(carried, active, len(slots))
-            choices = self.kernels.argmax(self.kernels.linear(states[as_tensor(active)], self.head)).numpy()
+            logits = self._as_target_logits(self.kernels.linear(states[as_tensor(active)], self.head))
+            positions = context.num_tokens[active] + place
+            choices = self.target.pick(logits, slots[active], positions, np.full_like(active, place))
             counts[active[choices < 0]] = place  # no finite largest value: no proposal from here on
-            drafts[active, place] = self._as_target_ids(np.maximum(choices, 0))
+            drafts[active, place] = np.maximum(choices, 0)
         return drafts, counts
 
-    def _as_target_ids(self, choices: np.ndarray) -> np.ndarray:
-        return choices if self.target_ids is None else self.target_ids.numpy()[choices]
+    def _as_target_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """[M, draft vocabulary] -> [M, V]; what the head does not know cannot be proposed."""
+        if self.target_ids is None:
+            return logits
+        out = logits.new_full((len(logits), self.vocab_size), -torch.inf)
+        out[:, self.target_ids] = logits
+        return out
 
 
 def _spread(x: torch.Tensor, active: np.ndarray, num_rows: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ __all__ = ["DraftModelDrafter"]
 
 
 class DraftModelDrafter(PagedDrafter):
+    has_distribution: ClassVar[bool] = True
     option_names: ClassVar[tuple[str, ...]] = ("model", "max_model_len", "parallel_drafting", "draft_tensor_parallel_size")
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Mapping[str, Any]) -> None:
@@ -44,13 +45,12 @@ class DraftModelDrafter(PagedDrafter):
                 f"{self.model_name}: this draft model has a vocabulary of {config.vocab_size}, but the target has "
                 f"{wanted.vocab_size}; use a draft model with the target's tokenizer"
             )
-        table_len = target.table.tokens.shape[1]
-        self.max_positions = min(self.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
+        self.limit_positions(config, self.max_model_len)
         self.model = Decoder(
             checkpoint,
             self.kernels,
             dtype=target.dtype,
-            max_model_len=min(self.max_positions, table_len),
+            max_model_len=self.max_positions,
             num_kv_blocks=target.num_kv_blocks,
             block_size=target.block_size,
         )
@@ -67,22 +67,26 @@ class DraftModelDrafter(PagedDrafter):
         ends = np.minimum(np.where(step.max_drafts > 0, step.num_tokens, step.num_computed), reach)
         counts = np.maximum(ends - starts, 0)
         ready = (step.max_drafts > 0) & (ends == step.num_tokens)
-        masks = np.where(ready, np.minimum(step.max_drafts - 1, reach - ends), 0) if self.parallel else np.zeros_like(counts)
-        totals = counts + masks
         rows = np.flatnonzero(counts)
         if not len(rows):
             return
-        totals, slots = totals[rows], step.slots[rows]
+        masks = np.where(ready, np.minimum(step.max_drafts - 1, reach - ends), 0) if self.parallel else np.zeros_like(counts)
+        totals = counts + masks
+        if self.target.padded:  # behind the known tokens anything may stand: it is written again before it is read
+            totals = np.minimum(np.maximum(totals, step.query_lens + 1 + masks), reach - starts)
+        masks, totals, slots = masks[rows], totals[rows], step.slots[rows]
         slot_of_token = np.repeat(slots, totals)
-        positions = np.repeat(starts[rows], totals) + arange_each(totals)
+        place = arange_each(totals)
+        positions = np.repeat(starts[rows], totals) + place
         token_ids = self.tokens_at(slot_of_token, positions)
-        token_ids[positions >= np.repeat(ends[rows], totals)] = self.mask_token_id
+        if self.parallel:
+            token_ids[place >= np.repeat(counts[rows], totals)] = self.mask_token_id
         hidden = self.model.forward(self.batch(slot_of_token, positions, token_ids)).normed
         self.num_done[slots] = ends[rows]
         # The last known token's state, and behind it those of the masks.
-        first = np.cumsum(totals) - 1 - masks[rows]
+        first = np.cumsum(totals) - totals + counts[rows] - 1
         for width in range(self._states.shape[1]):
-            has = np.flatnonzero(masks[rows] >= width)
+            has = np.flatnonzero(masks >= width)
             self._states[as_tensor(slots[has]), width] = hidden[as_tensor(first[has] + width)]
 
     def propose(self, context: DraftContext) -> Drafts:
@@ -96,7 +100,8 @@ class DraftModelDrafter(PagedDrafter):
             if not len(active):
                 break
             states = self._next_states(slots[active], context.num_tokens[active], drafts[active], place)
-            choices = self.kernels.argmax(self.model.logits(states)).numpy()
+            positions = context.num_tokens[active] + place
+            choices = self.target.pick(self.model.logits(states), slots[active], positions, np.full_like(active, place))
             drafts[active, place] = np.maximum(choices, 0)
             counts[active[choices < 0]] = place  # no finite largest value: no proposal from here on
         return drafts, counts

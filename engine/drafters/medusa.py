@@ -23,6 +23,7 @@ __all__ = ["MedusaDrafter"]
 
 
 class MedusaDrafter(Drafter):
+    has_distribution: ClassVar[bool] = True
     option_names: ClassVar[tuple[str, ...]] = ("model",)
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Mapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ class MedusaDrafter(Drafter):
                 shapes[f"{name}.bias"] = (size,)
         file.require(shapes)
         loader = layer_loader(file, target)
-        self.kernels = target.model.kernels
+        self.kernels, self.pick = target.model.kernels, target.pick
         self.blocks = [
             [(loader.packed(f"{name}.weight"), loader.vector(f"{name}.bias") if has_bias else None) for name in names]
             for names in blocks
@@ -72,7 +73,8 @@ class MedusaDrafter(Drafter):
         counts = context.max_drafts.copy()
         states = self._states[as_tensor(slots)]
         for place in range(int(counts.max(initial=0))):
-            choices = self.kernels.argmax(self.kernels.linear(self._through_blocks(states, place), self.heads[place])).numpy()
+            logits = self.kernels.linear(self._through_blocks(states, place), self.heads[place])
+            choices = self.pick(logits, slots, context.num_tokens + place, np.full_like(slots, place))
             drafts[:, place] = np.maximum(choices, 0)
             counts[choices < 0] = np.minimum(counts[choices < 0], place)
         return drafts, counts

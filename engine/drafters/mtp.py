@@ -23,6 +23,7 @@ PREFIX = "model.mtp_layers.0."
 
 class MtpDrafter(ChainDrafter):
     method: ClassVar[str] = "mtp"
+    option_names: ClassVar[tuple[str, ...]] = ("max_model_len", "draft_tensor_parallel_size")
 
     def load_weights(self, target: Target) -> None:
         self.config = config = target.model.config

@@ -8,11 +8,12 @@ entry depends on its prefix alone, so it does not matter in which step it is wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
+from engine.checkpoint import ModelConfig
 from engine.drafters.base import AcceptedStep, Drafter, Ints, Target
 from engine.layer import Batch
 from engine.ragged import arange_each
@@ -23,6 +24,16 @@ __all__ = ["PagedDrafter", "as_tensor"]
 
 def as_tensor(values: Ints) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+
+
+class States(NamedTuple):
+    """Some of a step's states, M of them, of R rows."""
+
+    slots: Ints  # [R]
+    slot_of_state: Ints  # [M]
+    positions: Ints  # [M]
+    places: torch.Tensor  # [M], where they stand in the step's `hidden`
+    finals: torch.Tensor  # [R], the index among the M of each row's last final one
 
 
 class PagedDrafter(Drafter):
@@ -39,6 +50,11 @@ class PagedDrafter(Drafter):
         self.kernels = target.model.kernels
         self._block_tables = torch.from_numpy(target.table.block_tables)
         self.num_done = np.zeros(len(target.table.num_tokens), dtype=np.int64)
+
+    def limit_positions(self, config: ModelConfig, max_model_len: int | None) -> None:
+        """Set `max_positions` for a drafter of this config that is to stay below `max_model_len`."""
+        most = config.max_position_embeddings
+        self.max_positions = min(max_model_len or most, most, self.target.table.tokens.shape[1] - 1)
 
     def admit(self, new: NewSlot) -> None:
         self.num_done[new.slot] = new.num_cached_tokens
@@ -64,15 +80,20 @@ class PagedDrafter(Drafter):
         tokens: Ints = self.target.table.tokens[slots, positions].astype(np.int64)
         return tokens
 
-    def states_to_take(self, step: AcceptedStep) -> tuple[Ints, Ints, Ints, Ints]:
-        """The target's new final states: (rows with any, how many each has, and for each state its position and its place in
-        `step.hidden`); they count as done."""
+    def states_to_take(self, step: AcceptedStep) -> States | None:
+        """The target's new states that entries are made of. The final ones among them count as done."""
         starts = np.maximum(self.num_done[step.slots], step.starts)
-        ends = np.minimum(step.num_computed, self.reach(step.slots))
-        counts = np.maximum(ends - starts, 0)
-        rows = np.flatnonzero(counts)
-        counts = counts[rows]
-        positions = np.repeat(starts[rows], counts) + arange_each(counts)
+        reach = self.reach(step.slots)
+        ends = np.minimum(step.num_computed, reach)
+        rows = np.flatnonzero(ends > starts)
+        if not len(rows):
+            return None
+        slots, starts, ends = step.slots[rows], starts[rows], ends[rows]
+        self.num_done[slots] = ends
+        # Padded: the rejected ones too; their entries are written again before anything reads them.
+        last = np.minimum(step.starts + step.query_lens, reach)[rows] if self.target.padded else ends
+        counts = last - starts
+        positions = np.repeat(starts, counts) + arange_each(counts)
         places = positions - np.repeat((step.starts - step.offsets)[rows], counts)
-        self.num_done[step.slots[rows]] = ends[rows]
-        return rows, counts, positions, places
+        finals = np.cumsum(counts) - counts + ends - starts - 1
+        return States(slots, np.repeat(slots, counts), positions, as_tensor(places), as_tensor(finals))

@@ -79,7 +79,81 @@ SPECULATIVE_ERRORS = [
     ({"num_speculative_tokens": 3}, ValueError, "needs a method"),
     ({"method": 5, "num_speculative_tokens": 3}, ValueError, "needs a method"),
     ({"method": "ngarm", "num_speculative_tokens": 3}, ValueError, "Did you mean 'ngram'"),
-    ({"method": "eagle", "num_speculative_tokens": 3}, ValueError, "not built in this version; use one of: .*ngram"),
+    ({"method": "mlp_speculator", "num_speculative_tokens": 3}, ValueError, "not built in this version; use one of: .*ngram"),
+    *[
+        ({"method": method, "num_speculative_tokens": 3}, ValueError, f"'{method}' needs a model")
+        for method in ("draft_model", "eagle", "eagle3", "medusa", "dflash", "dspark")
+    ],
+    (
+        {"method": "eagle", "model": "x", "num_speculative_tokens": 3, "tensor_parallel_size": 1},
+        ValueError,
+        "write draft_tensor_parallel_size",
+    ),
+    ({"method": "custom_class", "num_speculative_tokens": 3}, ValueError, "needs the drafter's class as its model"),
+    (
+        {"method": "custom_class", "model": "no_such_module.Drafter", "num_speculative_tokens": 3},
+        ValueError,
+        "cannot be imported",
+    ),
+    ({"method": "custom_class", "model": "json.JSONDecoder", "num_speculative_tokens": 3}, ValueError, "no subclass of"),
+    (
+        {"method": "draft_model", "model": "x", "num_speculative_tokens": 3, "parallel_drafting": 1},
+        ValueError,
+        "must be True or False",
+    ),
+    ({"method": "draft_model", "model": "x", "num_speculative_tokens": 3, "max_model_len": 0}, ValueError, "at least 1"),
+    (
+        {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 4, "prompt_lookup_max": 3},
+        ValueError,
+        "prompt_lookup_min <= prompt_lookup_max",
+    ),
+    ({"method": "ngram", "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}, ValueError, "use .*'greedy'"),
+    ({"method": "ngram", "num_speculative_tokens": 3, "draft_sample_method": "gready"}, ValueError, "greedy, probabilistic"),
+    *[
+        ({"method": "ngram", "num_speculative_tokens": 3, **options}, ValueError, "either synthetic_acceptance_rates or")
+        for options in (
+            {"rejection_sample_method": "synthetic"},
+            {"synthetic_acceptance_length": 2.0},
+            {
+                "rejection_sample_method": "synthetic",
+                "synthetic_acceptance_length": 2.0,
+                "synthetic_acceptance_rates": [0.9, 0.5, 0.1],
+            },
+        )
+    ],
+    *[
+        (
+            {
+                "method": "ngram",
+                "num_speculative_tokens": 3,
+                "rejection_sample_method": "synthetic",
+                "synthetic_acceptance_rates": rates,
+            },
+            ValueError,
+            "3 numbers from 0 to 1 that do not grow",
+        )
+        for rates in ([0.5], [0.5, 0.6, 0.1], [1.5, 1, 0], ["a", 0, 0])
+    ],
+    (
+        {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "rejection_sample_method": "synthetic",
+            "synthetic_acceptance_length": 4.5,
+        },
+        ValueError,
+        "a number from 1 to 4",
+    ),
+    *[
+        (
+            {"method": "ngram", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": schedule},
+            ValueError,
+            "a list of .first, last, drafts.",
+        )
+        for schedule in ([(1, 2)], [(3, 2, 1)], [(1, 2, 4)], [(0, 2, 1)])
+    ],
+    ({"method": "suffix", "num_speculative_tokens": 3, "suffix_decoding_min_token_prob": 2}, ValueError, "at most 1.0"),
+    ({"method": "suffix", "num_speculative_tokens": 3, "suffix_decoding_max_tree_depth": 1}, ValueError, "at least 2"),
     *[
         ({"method": "ngram_gpu", "num_speculative_tokens": value}, ValueError, "1 to 16")
         for value in (0, -1, 17, 2.0, "3", None, True)
@@ -92,9 +166,9 @@ SPECULATIVE_ERRORS = [
         "Did you mean 'prompt_lookup_max'",
     ),
     (
-        {"method": "ngram_gpu", "num_speculative_tokens": 3, "rejection_sample_method": "standard"},
+        {"method": "ngram_gpu", "num_speculative_tokens": 3, "rejection_sample_method": "strict"},
         ValueError,
-        "use 'coupled'",
+        "coupled, standard, synthetic",
     ),
 ]
 

@@ -137,3 +137,17 @@ def test_nothing_but_the_tokens_decides_what_is_proposed(
                 llm.check_integrity()
     assert all(text == texts[0] for text in texts)
     assert proposals
+
+
+def test_padded_and_compacted_drafting_propose_the_same(
+    made: tuple[str, Path], proposals: dict[tuple[int, ...], list[int]]
+) -> None:
+    kind, directory = made
+    texts = []
+    for compacted in (False, True):
+        config = speculative(kind, directory, disable_padded_drafter_batch=compacted)
+        model = str(directory) if kind == "mtp" else TARGET
+        with LLM(model=model, speculative_config=config, async_scheduling=False, num_threads=1, max_num_seqs=4) as llm:
+            outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+            texts.append(([output.outputs[0].token_ids for output in outputs], dict(proposals)))
+    assert texts[0] == texts[1]
