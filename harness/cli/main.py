@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import reports.cli
 from engine import EngineError
-from harness.cli import diff, generate
+from harness.cli import acceptance, diff, generate
 from harness.zoo import ZooError
 from harness.zoo import cli as zoo
 
@@ -22,6 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     generate.add_parser(commands)
     diff.add_parser(commands)
+    acceptance.add_parser(commands)
     reports.cli.add_parser(commands)
     zoo.add_parser(commands)
     return parser

@@ -60,7 +60,7 @@ RECIPES: tuple[DrafterRecipe, ...] = (
     DrafterRecipe(
         "tiny-draft-small",
         "draft_model",
-        Schedule(num_steps=300),
+        Schedule(num_steps=450),
         options=(
             ("hidden_size", 32),
             ("intermediate_size", 96),
