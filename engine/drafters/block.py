@@ -4,7 +4,8 @@ In the layout of the speculators library, as vLLM reads it (`qwen3_dflash.py`, `
 n known tokens is the last of them at n - 1 and masks at n, n + 1, ...; what comes out at a mask is the proposal for its place.
 Some of the target's states, beside one another, through `fc` and `hidden_norm` are the context. In every layer the keys and
 values of the positions before the block are projections of the same context (no input norm, no update from layer to layer); a
-block sees these and all of itself, also ahead. The layers are Qwen3's, embedding and LM head the target's.
+block sees these and all of itself, also ahead, so what it proposes depends on its size too. The layers are Qwen3's, embedding
+and LM head the target's.
 
 DSpark adds two small heads. The Markov head adds W2 W1[t] to the logits of a place, t being the token before it, so that a
 proposal agrees with the one before it. The confidence head gives the probability that a proposal is accepted if those before it

@@ -16,6 +16,10 @@ import torch
 from engine import LLM, SamplingParams
 from engine.checkpoint import resolve_model
 from engine.drafters.base import DraftContext, Drafter, Drafts
+from engine.drafters.block import DFlashDrafter
+from engine.drafters.chain import ChainDrafter
+from engine.drafters.draft_model import DraftModelDrafter
+from engine.drafters.medusa import MedusaDrafter
 from harness.datasets.word_problems import fixed_split
 from harness.prompts import prompt_text
 from harness.zoo.training.drafting import FrozenTarget
@@ -64,7 +68,8 @@ def engine(kind: str, directory: Path, **options: Any) -> LLM:
 def proposals(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], list[int]]:
     """Known tokens -> what was proposed behind them, for every round of every engine of the test.
 
-    It fails where the same tokens get two different proposals of the same length.
+    It fails where the same tokens get two different proposals. Those of a block depend on its size, since it sees itself also
+    ahead, so there only rounds of the same size are compared.
     """
     seen: dict[tuple[int, ...], list[int]] = {}
 
@@ -78,17 +83,13 @@ def proposals(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], list[int
                 found = row[:count].tolist()
                 before = seen.setdefault(key, found)
                 shared = min(len(before), len(found))
-                assert before[:shared] == found[:shared]
+                if len(before) == len(found) or not issubclass(cls, DFlashDrafter):
+                    assert before[:shared] == found[:shared]
                 if len(found) > len(before):
                     seen[key] = found
             return drafts, counts
 
         monkeypatch.setattr(cls, "propose", propose)
-
-    from engine.drafters.block import DFlashDrafter
-    from engine.drafters.chain import ChainDrafter
-    from engine.drafters.draft_model import DraftModelDrafter
-    from engine.drafters.medusa import MedusaDrafter
 
     for cls in (DFlashDrafter, ChainDrafter, DraftModelDrafter, MedusaDrafter):
         watch(cls)

@@ -23,6 +23,7 @@ def completion(token_ids: list[int] | None = None, **changes: Any) -> Completion
         "num_decode_steps": max(0, len(ids) - 1),
     }
     own |= {name: changes.pop(name) for name in list(changes) if name in own}
+    drafts = ((own["num_drafted_tokens"], own["num_accepted_tokens"]),) if own["num_drafted_tokens"] else ()
     values: dict[str, Any] = {
         "index": 0,
         "text": "".join(map(chr, ids)),
@@ -31,7 +32,7 @@ def completion(token_ids: list[int] | None = None, **changes: Any) -> Completion
         "stop_reason": None,
         "logprobs": None,
     }
-    return CompletionOutput(**values | changes, stats=RequestStats(**own))
+    return CompletionOutput(**values | changes, stats=RequestStats(**own, drafts=drafts))
 
 
 def logprobs(*values: float) -> list[dict[int, Logprob]]:

@@ -209,11 +209,15 @@ def test_acceptance_without_drafts_was_not_judged() -> None:
 
 
 def test_a_stop_inside_an_accepted_run_is_no_rejection() -> None:
+    """What stands behind the stop was right and does not count; a draft before the last is judged all the same."""
     stopped, whole = completion(finish_reason="stop", num_drafted_tokens=3, num_accepted_tokens=1), drafted(2, 2)
     both = run(a=stopped, b=whole.outputs["a"].outputs[0])
     assert assert_acceptance_exactly(both, 1, case="c") == 2
     with pytest.raises(errors.AcceptanceRateError):
         assert_acceptance_exactly(both, 0, case="c")
+    earlier = replace(stopped, stats=replace(stopped.stats, drafts=((3, 2), (3, 1))))
+    with pytest.raises(errors.AcceptanceRateError):
+        assert_acceptance_exactly(run(a=earlier), 1, case="c")
 
 
 # --- conservation --------------------------------------------------------------------------------------------------------
