@@ -152,3 +152,20 @@ def test_padded_and_compacted_drafting_propose_the_same(
             outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
             texts.append(([output.outputs[0].token_ids for output in outputs], dict(proposals)))
     assert texts[0] == texts[1]
+
+
+def test_a_cached_block_does_not_remember_what_came_behind_it(
+    made: tuple[str, Path], proposals: dict[tuple[int, ...], list[int]]
+) -> None:
+    """Prompts that part right behind a whole number of blocks: an entry that depends on the next token must not be shared."""
+    kind, directory = made
+    with engine(kind, directory, **({"async_scheduling": False} if kind == "medusa" else {})) as llm:
+        ids = llm.get_tokenizer().encode(PROMPTS[0])[:32]
+        prompts = [[*ids, *[last] * 3] for last in range(300, 306)]
+        hits = []
+        for prompt in prompts:  # one after another, so that each finds the prefix of those before
+            llm.generate([prompt], GREEDY, use_tqdm=False)
+            hits.append(llm.stats.num_prefix_hits)
+    assert hits[-1] > 0
+    with engine(kind, directory, enable_prefix_caching=False, async_scheduling=False) as llm:
+        llm.generate(prompts, GREEDY, use_tqdm=False)
