@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.async_scheduling import AsyncDecision, AsyncFacts, resolve_async_scheduling
 from engine.checkpoint import ModelConfig
+from engine.checkpoint.quantization import METHODS
 from engine.drafters.registry import canonical_method, custom_drafter_class, drafter_class
 from engine.executor.registry import executor_class, executor_info
 from engine.options import check_options, is_int, named_options
@@ -145,6 +146,8 @@ class EngineConfig:
     runner: Literal["generate", "pooling"] = "generate"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Storage of the weights; arithmetic is fp32. "auto": as the checkpoint has them."""
+    quantization: Literal["int8", "fp8"] | None = None
+    """What the layers' matrices are rounded to, with a scale for each output; None: as the checkpoint has them."""
     seed: int = 0
     max_model_len: int | None = None
     """Prompt and completion together; None: what the checkpoint was made for."""
@@ -186,10 +189,11 @@ class EngineConfig:
             "runner": ("generate", "pooling"),
             "dtype": ("auto", "float32", "bfloat16"),
             "platform": ("cpu", "cuda", "rocm"),
+            "quantization": (None, *METHODS),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {getattr(self, name)!r}.")
         if self.async_scheduling is not None and not isinstance(self.async_scheduling, bool):
             raise ValueError(f"async_scheduling must be None, True or False, got {self.async_scheduling!r}.")
 

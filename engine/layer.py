@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from engine.checkpoint import ModelConfig
+from engine.checkpoint.quantization import QuantizedTensor, quantized
 from kernels.interface import Kernels, PackedWeight
 
 __all__ = ["Batch", "KVCache", "Layer", "Rope", "TensorSource", "WeightLoader", "new_kv_cache"]
@@ -43,13 +44,17 @@ class TensorSource(Protocol):
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor by its name, float32 or bfloat16."""
 
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """The same, where the source holds it quantized."""
+
 
 class WeightLoader:
-    """Reads tensors by their names, one at a time, into the backend's layout. dtype: see `Decoder`."""
+    """Reads tensors by their names, one at a time, into the backend's layout. dtype, quantization: see `Decoder`."""
 
-    def __init__(self, source: TensorSource, kernels: Kernels, dtype: str) -> None:
+    def __init__(self, source: TensorSource, kernels: Kernels, dtype: str, quantization: str | None = None) -> None:
         self._source = source
         self._kernels = kernels
+        self._quantization = quantization
         self._dtype = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
 
     def packed(self, *names: str) -> PackedWeight:
@@ -58,6 +63,21 @@ class WeightLoader:
         weight = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
         del tensors
         return self._kernels.pack(weight if self._dtype is None else weight.to(self._dtype))
+
+    def layer_matrix(self, *names: str) -> PackedWeight:
+        """The same for the matrices of a layer, which may be quantized, by the source or by `quantization`."""
+        parts = []
+        for name in names:
+            part = self._source.quantized(name)
+            if part is None and self._quantization is not None:
+                part = quantized(self._source.tensor(name), self._quantization)
+            if part is None:  # also where only some are quantized: all of them widened
+                return self.packed(*names)
+            parts.append(part)
+        if len({part.values.dtype for part in parts}) > 1 or len({part.scales.shape[1] for part in parts}) > 1:
+            return self._kernels.pack(torch.cat([part.dequantized() for part in parts]))
+        scales = torch.cat([part.scales for part in parts])
+        return self._kernels.pack(torch.cat([part.values for part in parts]), scales)
 
     def vector(self, *names: str) -> torch.Tensor:
         return torch.cat([self._source.tensor(name).float() for name in names])
@@ -77,16 +97,16 @@ class Layer:
         def bias(wanted: bool, *modules: str) -> torch.Tensor | None:
             return loader.vector(*(f"{module}.bias" for module in modules)) if wanted else None
 
-        self.qkv = loader.packed(*(f"{module}.weight" for module in qkv))  # stacked, so that they are one call
+        self.qkv = loader.layer_matrix(*(f"{module}.weight" for module in qkv))  # stacked, so that they are one call
         self.qkv_bias = bias(config.qkv_bias, *qkv)
         self.q_norm = loader.vector(f"{attention}q_norm.weight") if config.qk_norm else None
         self.k_norm = loader.vector(f"{attention}k_norm.weight") if config.qk_norm else None
-        self.output = loader.packed(f"{attention}o_proj.weight")
+        self.output = loader.layer_matrix(f"{attention}o_proj.weight")
         self.output_bias = bias(config.output_bias, f"{attention}o_proj")
         self.post_norm = loader.vector(f"{prefix}post_attention_layernorm.weight")
-        self.gate_up = loader.packed(*(f"{module}.weight" for module in gate_up))
+        self.gate_up = loader.layer_matrix(*(f"{module}.weight" for module in gate_up))
         self.gate_up_bias = bias(config.mlp_bias, *gate_up)
-        self.down = loader.packed(f"{mlp}down_proj.weight")
+        self.down = loader.layer_matrix(f"{mlp}down_proj.weight")
         self.down_bias = bias(config.mlp_bias, f"{mlp}down_proj")
 
     def forward(

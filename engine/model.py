@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from engine.checkpoint import Checkpoint
+from engine.checkpoint.quantization import agreed_method
 from engine.layer import Batch, Layer, WeightLoader, new_kv_cache
 from engine.rope import rope_tables
 from kernels.interface import Kernels
@@ -34,11 +35,17 @@ class Decoder:
         max_model_len: int,
         num_kv_blocks: int,
         block_size: int,
+        quantization: str | None = None,
     ) -> None:
-        """dtype: "auto", "float32" or "bfloat16", how the weights are stored; the arithmetic is fp32."""
+        """dtype: "auto", "float32" or "bfloat16", how the weights are stored; the arithmetic is fp32.
+
+        quantization: None, "int8" or "fp8", which the layers' matrices are rounded to, with a scale for each row. Those that a
+        checkpoint has quantized stay as they are; `ValueError` if that is to another format.
+        """
         self.config = config = checkpoint.config
         self.kernels = kernels
-        loader = WeightLoader(checkpoint, kernels, dtype)
+        quantization = agreed_method(quantization, config.quantization, checkpoint.path)
+        loader = WeightLoader(checkpoint, kernels, dtype, quantization)
         # The largest tensor first: while it is packed it exists twice, and that is the peak of loading.
         self.embedding = loader.packed("model.embed_tokens.weight")
         self.lm_head = self.embedding if config.tie_word_embeddings else loader.packed("lm_head.weight")

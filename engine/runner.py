@@ -58,6 +58,7 @@ class Runner:
             open_checkpoint(resolve_model(options.model)),
             self.kernels,
             dtype=options.dtype,
+            quantization=options.quantization,
             max_model_len=config.max_model_len,
             num_kv_blocks=config.num_kv_blocks,
             block_size=options.block_size,

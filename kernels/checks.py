@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.interface import PackedWeight
+from kernels.interface import QUANTIZED_DTYPES, SCALE_BLOCK, PackedWeight
 
 F32, I32, I64 = torch.float32, torch.int32, torch.int64
 
@@ -41,11 +41,23 @@ def _heads(name: str, x: torch.Tensor, shape: tuple[int, int, int]) -> torch.Siz
     return actual
 
 
-def check_pack(weight: torch.Tensor) -> tuple[int, int]:
+def check_pack(weight: torch.Tensor, scales: torch.Tensor | None) -> tuple[int, int]:
     """-> (N, K)."""
-    if weight.dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"weight: expected float32 or bfloat16, got {weight.dtype}")
+    known = (torch.float32, torch.bfloat16) if scales is None else QUANTIZED_DTYPES
+    if weight.dtype not in known:
+        names = " or ".join(str(dtype) for dtype in known)
+        raise ValueError(f"weight: expected {names} {'without' if scales is None else 'with'} scales, got {weight.dtype}")
     n, k = _tensor("weight", weight, weight.dtype, (-1, -1), contiguous=False)
+    if scales is not None:
+        num_blocks = _tensor("scales", scales, F32, (n, -1))[1]
+        if num_blocks not in (1, -(-k // SCALE_BLOCK)):
+            raise ValueError(
+                f"scales: expected one for each of {n} rows, or {-(-k // SCALE_BLOCK)} (one for every {SCALE_BLOCK} of {k} "
+                f"columns), got {num_blocks}"
+            )
+        for name, x in (("weight", weight), ("scales", scales)):
+            if x.is_floating_point() and x.isnan().any():
+                raise ValueError(f"{name}: a quantized weight has no NaN")
     return n, k
 
 

@@ -25,9 +25,11 @@ from enum import IntEnum
 
 import torch
 
-__all__ = ["LINEAR_SEGMENT", "DrawPurpose", "Kernels", "PackedWeight"]
+__all__ = ["LINEAR_SEGMENT", "QUANTIZED_DTYPES", "SCALE_BLOCK", "DrawPurpose", "Kernels", "PackedWeight"]
 
 LINEAR_SEGMENT = 128  # k of one chain of `linear`
+SCALE_BLOCK = 128  # k that share a scale of a quantized weight, where not all of them do
+QUANTIZED_DTYPES = (torch.int8, torch.float8_e4m3fn)
 
 
 class DrawPurpose(IntEnum):
@@ -40,11 +42,11 @@ class DrawPurpose(IntEnum):
 
 
 class PackedWeight(ABC):
-    """A linear layer's weight `[out_features, in_features]` in a backend's own layout; fp32 or bf16 storage."""
+    """A linear layer's weight `[out_features, in_features]` in a backend's own layout."""
 
     out_features: int
     in_features: int
-    dtype: torch.dtype  # of the storage: torch.float32 or torch.bfloat16
+    dtype: torch.dtype  # of the storage: float32, bfloat16, int8 or float8_e4m3fn
     nbytes: int
 
 
@@ -56,8 +58,12 @@ class Kernels(ABC):
 
     # --- linear algebra -------------------------------------------------------------------------------------------
     @abstractmethod
-    def pack(self, weight: torch.Tensor) -> PackedWeight:
-        """Pack `weight` [N, K], float32 or bfloat16 (kept as bf16 in memory, widened exactly when used)."""
+    def pack(self, weight: torch.Tensor, scales: torch.Tensor | None = None) -> PackedWeight:
+        """Pack `weight` [N, K]: float32, bfloat16 (widened exactly when used), or int8 or float8_e4m3fn with `scales` f32.
+
+        scales is [N, 1], or [N, ceil(K / 128)]: one for every 128 columns. The weight then stands for `value * scale`, each
+        rounded to fp32. It stays in its dtype in memory. `ValueError` also for a NaN among the values or the scales.
+        """
 
     @abstractmethod
     def linear(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:

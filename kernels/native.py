@@ -17,6 +17,7 @@ from kernels.source_digest import SOURCE_DIR, source_digest
 __all__ = ["ISAS", "NativeKernels", "NativeUnavailableError", "library_path", "supported_isas"]
 
 ISAS = ("avx2", "portable")  # the best first
+STORAGES = (torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn)  # `Storage` of `csrc/linear.cpp`
 
 _PTR, _INT, _I64, _F32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
@@ -28,8 +29,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ls_philox": (None, [_PTR] * 3),
     "ls_destroy": (None, [_PTR]),
     "ls_pack": (None, [_PTR, _PTR, _INT, _I64, _I64, _I64, _I64, _PTR]),
-    "ls_linear": (None, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _I64, _I64, _I64]),
-    "ls_embedding": (_I64, [_PTR, _PTR, _INT, _PTR, _PTR, _I64, _I64, _I64]),
+    "ls_linear": (None, [_PTR, _PTR, _PTR, _INT, _PTR, _I64, _PTR, _PTR, _I64, _I64, _I64]),
+    "ls_embedding": (_I64, [_PTR, _PTR, _INT, _PTR, _I64, _PTR, _PTR, _I64, _I64, _I64]),
     "ls_rms_norm": (None, [_PTR, _PTR, _PTR, _PTR, _I64, _I64, _F32]),
     "ls_add_rms_norm": (None, [_PTR, _PTR, _PTR, _PTR, _PTR, _I64, _I64, _F32]),
     "ls_rope": (_I64, [_PTR, _PTR, _I64, _PTR, _PTR, _PTR, _I64, _I64, _I64, _I64]),
@@ -88,16 +89,18 @@ def supported_isas() -> list[str]:
 
 
 class NativePackedWeight(PackedWeight):
-    """Panels of 16 outputs, [ceil(N / 16)][K][16] (`csrc/linear.cpp`)."""
+    """Panels of 16 outputs, [ceil(N / 16)][K][16], and their scales, [ceil(N / 16)][blocks][16] (`csrc/linear.cpp`)."""
 
-    def __init__(self, data: torch.Tensor, out_features: int, in_features: int) -> None:
-        self.data = data
+    def __init__(self, data: torch.Tensor, scales: torch.Tensor | None, out_features: int, in_features: int) -> None:
+        self.data, self.scales = data, scales
         self.out_features = out_features
         self.in_features = in_features
         self.dtype = data.dtype
-        self.nbytes = data.nbytes
+        self.nbytes = data.nbytes + (0 if scales is None else scales.nbytes)
         self.pointer = data.data_ptr()
-        self.is_bf16 = data.dtype == torch.bfloat16
+        self.storage = STORAGES.index(data.dtype)
+        no_scales = (None, 0)
+        self.arguments = (self.pointer, self.storage, *(no_scales if scales is None else (scales.data_ptr(), scales.shape[1])))
 
 
 class NativeKernels(Kernels):
@@ -115,10 +118,14 @@ class NativeKernels(Kernels):
         # Not at exit: a daemon thread may still be inside of a call then, and the process takes the threads with it.
         weakref.finalize(self, self._lib.ls_destroy, self._handle).atexit = False
 
-    def pack(self, weight: torch.Tensor) -> PackedWeight:
-        n, k = checks.check_pack(weight)
-        packed = NativePackedWeight(weight.new_empty(-(-n // 16), k, 16), n, k)
-        self._lib.ls_pack(self._handle, weight.data_ptr(), packed.is_bf16, n, k, *weight.stride(), packed.pointer)
+    def pack(self, weight: torch.Tensor, scales: torch.Tensor | None = None) -> PackedWeight:
+        n, k = checks.check_pack(weight, scales)
+        panels = -(-n // 16)
+        if scales is not None:
+            padded = torch.nn.functional.pad(scales, (0, 0, 0, panels * 16 - n))
+            scales = padded.view(panels, 16, -1).transpose(1, 2).contiguous()
+        packed = NativePackedWeight(weight.new_empty(panels, k, 16), scales, n, k)
+        self._lib.ls_pack(self._handle, weight.data_ptr(), packed.storage, n, k, *weight.stride(), packed.pointer)
         return packed
 
     def linear(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -127,7 +134,7 @@ class NativeKernels(Kernels):
         n, k = weight.out_features, weight.in_features
         out = x.new_empty(m, n)
         bias_pointer = None if bias is None else bias.data_ptr()
-        self._lib.ls_linear(self._handle, x.data_ptr(), weight.pointer, weight.is_bf16, bias_pointer, out.data_ptr(), m, n, k)
+        self._lib.ls_linear(self._handle, x.data_ptr(), *weight.arguments, bias_pointer, out.data_ptr(), m, n, k)
         return out
 
     def embedding(self, weight: PackedWeight, token_ids: torch.Tensor) -> torch.Tensor:
@@ -135,9 +142,7 @@ class NativeKernels(Kernels):
         m = checks.check_embedding(token_ids)
         n, k = weight.out_features, weight.in_features
         out = torch.empty((m, k), dtype=torch.float32, device=token_ids.device)
-        bad = self._lib.ls_embedding(
-            self._handle, weight.pointer, weight.is_bf16, token_ids.data_ptr(), out.data_ptr(), m, n, k
-        )
+        bad = self._lib.ls_embedding(self._handle, *weight.arguments, token_ids.data_ptr(), out.data_ptr(), m, n, k)
         if bad:
             raise checks.token_id_error(token_ids, bad - 1, n)
         return out

@@ -13,20 +13,30 @@ import torch
 
 from kernels import checks
 from kernels.elementary import exp32, exp64, fma32, log64
-from kernels.interface import LINEAR_SEGMENT, DrawPurpose, Kernels, PackedWeight
+from kernels.interface import LINEAR_SEGMENT, SCALE_BLOCK, DrawPurpose, Kernels, PackedWeight
 from kernels.random import gumbel_noise
 
 __all__ = ["ReferenceKernels"]
 
 
 class ReferencePackedWeight(PackedWeight):
-    """A copy of the weight as it is."""
+    """A copy of the weight as it is, and of its scales."""
 
-    def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
+    def __init__(self, data: torch.Tensor, scales: torch.Tensor | None) -> None:
+        self.data, self.scales = data, scales
         self.out_features, self.in_features = data.shape
         self.dtype = data.dtype
-        self.nbytes = data.nbytes
+        self.nbytes = data.nbytes + (0 if scales is None else scales.nbytes)
+
+    def rows(self, indices: torch.Tensor | slice = slice(None)) -> torch.Tensor:
+        """[rows, K] f32"""
+        values = self.data[indices].float()
+        if self.scales is None:
+            return values
+        scales = self.scales[indices]
+        if scales.shape[1] == 1:
+            return values * scales
+        return values * scales.repeat_interleave(SCALE_BLOCK, dim=1)[:, : self.in_features]
 
 
 class ReferenceKernels(Kernels):
@@ -39,14 +49,15 @@ class ReferenceKernels(Kernels):
             raise ValueError(f"num_threads: expected at least 1, got {num_threads}")
         self.num_threads = num_threads
 
-    def pack(self, weight: torch.Tensor) -> PackedWeight:
-        checks.check_pack(weight)
-        return ReferencePackedWeight(weight.detach().clone(memory_format=torch.contiguous_format))
+    def pack(self, weight: torch.Tensor, scales: torch.Tensor | None = None) -> PackedWeight:
+        checks.check_pack(weight, scales)
+        copy = weight.detach().clone(memory_format=torch.contiguous_format)
+        return ReferencePackedWeight(copy, None if scales is None else scales.detach().clone())
 
     def linear(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
         weight = _own(weight)
         m = checks.check_linear(x, weight, bias)
-        columns = weight.data.float().T.contiguous()  # [K, N]
+        columns = weight.rows().T.contiguous()  # [K, N]
         total = x.new_zeros(m, weight.out_features)
         for start in range(0, weight.in_features, LINEAR_SEGMENT):
             acc = x.new_zeros(m, weight.out_features)
@@ -61,7 +72,7 @@ class ReferenceKernels(Kernels):
         row = _first_outside(token_ids, weight.out_features)
         if row is not None:
             raise checks.token_id_error(token_ids, row, weight.out_features)
-        return weight.data[token_ids].float()
+        return weight.rows(token_ids)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         _, d = checks.check_rms_norm(x, weight)

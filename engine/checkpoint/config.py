@@ -48,6 +48,7 @@ class ModelConfig:
     qk_norm: bool  # RMSNorm over head_dim of each query and key head, before RoPE
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]  # config.json and generation_config.json united, in order of appearance
+    quantization: str | None = None  # of the file's matrices, those that are quantized: None or "fp8"
     num_mtp_layers: int = 0  # modules `model.mtp_layers.*` that draft (MiMo's layout); the decoder does not read them
 
     @classmethod

@@ -10,6 +10,7 @@ import torch
 
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.fields import Fields
+from engine.checkpoint.quantization import QuantizedTensor, checkpoint_method
 from engine.checkpoint.safetensors import TensorFiles, read_json
 from engine.checkpoint.weights import Shape
 from engine.errors import CheckpointError, nearest_hint
@@ -28,7 +29,7 @@ class DrafterFile:
             raise CheckpointError(f"{path}: a drafter of this method is a directory with config.json and safetensors")
         self.values = read_json(path / "config.json")
         self.fields = Fields(str(path / "config.json"), self.values)
-        self._files = TensorFiles(path, with_indices=True)
+        self._files = TensorFiles(path, with_indices=True, quantized=checkpoint_method(self.fields) is not None)
 
     def layer_config(self, architecture: str) -> ModelConfig:
         """The shapes of the drafter's layers, which are `architecture`'s: of their own section, or of the whole config."""
@@ -55,6 +56,9 @@ class DrafterFile:
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._files.tensor(name)
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        return self._files.quantized(name)
 
     def check_target(self, target: ModelConfig, *, hidden_size: Any, vocab_size: Any) -> None:
         """Refuse a drafter of another target: what its config says of the target's two sizes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.checkpoint.config import SUPPORTED_ARCHITECTURES, Llama3RopeScaling, ModelConfig
 from engine.checkpoint.fields import Fields
+from engine.checkpoint.quantization import checkpoint_method
 
 __all__ = ["check_shapes", "parse_hf_config"]
 
@@ -52,6 +53,7 @@ def parse_hf_config(config: Mapping[str, Any], generation_config: Mapping[str, A
         qk_norm=is_qwen3,
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         eos_token_ids=_eos_token_ids(fields, generation_config),
+        quantization=checkpoint_method(fields),
         num_mtp_layers=fields.integer("num_nextn_predict_layers") if fields.get("architectures") == ["MiMoForCausalLM"] else 0,
     )
     check_shapes(parsed, fields)
@@ -81,12 +83,6 @@ def _architecture(fields: Fields) -> str:
 def _refuse_unsupported(fields: Fields, architecture: str) -> None:
     if fields.get("auto_map"):
         raise fields.error("'auto_map' asks for code from the checkpoint, which is never run. Use a converted checkpoint")
-    if fields.get("quantization_config"):
-        method = fields.get("quantization_config")
-        method = method.get("quant_method", method) if isinstance(method, dict) else method
-        raise fields.error(
-            f"'quantization_config' ({method}) is not supported. Supported: float32, bfloat16 and float16, or a GGUF file"
-        )
     activation = fields.get("hidden_act") or "silu"
     if activation != "silu":
         raise fields.error(f"hidden_act is {activation!r}, which is not supported. Supported: 'silu'")

@@ -18,11 +18,14 @@ from typing import Any
 import torch
 
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.quantization import BLOCK, QuantizedTensor
 from engine.checkpoint.weights import Checkpoint, Shape, check_tensors, expected_tensors, file_fingerprint
 from engine.errors import CheckpointError
 
 __all__ = ["SafetensorsCheckpoint", "TensorFiles", "read_header", "read_json"]
 
+SCALES_SUFFIX = "_scale_inv"  # of the tensor that a quantized one is multiplied with, in spite of the name
+QUANTIZED_DTYPES = {"F8_E4M3": torch.float8_e4m3fn}
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 INDEX_DTYPES = {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}  # of maps between vocabularies
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -43,21 +46,53 @@ class Entry:
 class TensorFiles:
     """The tensors of a directory, wherever they lie in its files. Opening reads the headers only."""
 
-    def __init__(self, path: Path, *, with_indices: bool = False) -> None:
-        """with_indices: integers and booleans are allowed too."""
+    def __init__(self, path: Path, *, with_indices: bool = False, quantized: bool = False) -> None:
+        """with_indices, quantized: integers and booleans, or fp8 matrices with their scales, are allowed too."""
         self.path = path
+        dtypes = DTYPES | (INDEX_DTYPES if with_indices else {}) | (QUANTIZED_DTYPES if quantized else {})
         self.headers: dict[Path, int] = {}  # file -> bytes before the data
         self.entries: dict[str, Entry] = {}
         for file in _weight_files(path):
-            entries, self.headers[file] = read_header(file, DTYPES | INDEX_DTYPES if with_indices else DTYPES)
+            entries, self.headers[file] = read_header(file, dtypes)
             for name, entry in entries.items():
                 if name in self.entries:
                     raise CheckpointError(f"{file}: tensor {name!r} is also in {self.entries[name].file.name}")
                 self.entries[name] = entry
+        self._scales = self._take_scales()
 
     def tensor(self, name: str) -> torch.Tensor:
         """See `Checkpoint.tensor`; also for integers, as they are."""
-        entry = self.entries[name]
+        part = self.quantized(name)
+        return self._read(name, self.entries[name]) if part is None else part.dequantized()
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """See `Checkpoint.quantized`."""
+        if name not in self._scales:
+            return None
+        values = self._read(name, self.entries[name])
+        scales = self._read(name + SCALES_SUFFIX, self._scales[name]).float()
+        if values.float().isnan().any() or not scales.isfinite().all():
+            raise CheckpointError(f"{self.entries[name].file}: tensor {name!r} or its scales have a NaN or an infinity")
+        return QuantizedTensor.of_blocks(values, scales)
+
+    def _take_scales(self) -> dict[str, Entry]:
+        """The scales of each quantized tensor, no longer among the others."""
+        scales = {}
+        for name, entry in list(self.entries.items()):
+            if entry.dtype not in QUANTIZED_DTYPES.values():
+                continue
+            found = self.entries.pop(name + SCALES_SUFFIX, None)
+            wanted = tuple(-(-size // BLOCK) for size in entry.shape)
+            if len(wanted) != 2 or found is None or found.shape != wanted or found.dtype in QUANTIZED_DTYPES.values():
+                raise CheckpointError(
+                    f"{entry.file}: the fp8 tensor {name!r} {list(entry.shape)} needs scales {name + SCALES_SUFFIX!r} "
+                    f"{list(wanted)}, one for each block of {BLOCK} x {BLOCK}; "
+                    + ("there are none" if found is None else f"found {found.dtype} {list(found.shape)}")
+                )
+            scales[name] = found
+        return scales
+
+    def _read(self, name: str, entry: Entry) -> torch.Tensor:
         tensor = torch.empty(entry.shape, dtype=entry.dtype)
         buffer = tensor.reshape(-1).view(torch.uint8).numpy().data
         with entry.file.open("rb") as stream:
@@ -76,7 +111,7 @@ class SafetensorsCheckpoint(Checkpoint):
         generation_file = path / "generation_config.json"
         generation = read_json(generation_file) if generation_file.exists() else None
         self.config = ModelConfig.from_hf(read_json(config_file), generation, source=config_file)
-        self._files = TensorFiles(path)
+        self._files = TensorFiles(path, quantized=self.config.quantization is not None)
         self._drop_redundant_tensors()
         check_tensors(self.config, {name: (e.file, e.shape) for name, e in self._files.entries.items()}, path)
 
@@ -85,6 +120,9 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._files.tensor(name)
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        return self._files.quantized(name)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.quantization import QuantizedTensor
 from engine.errors import CheckpointError, nearest_hint
 
 __all__ = ["Checkpoint", "check_tensors", "expected_tensors", "file_fingerprint", "layer_tensors"]
@@ -35,10 +36,14 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor: float32, or bfloat16 where the file has bfloat16 (float16 and packed types are widened to float32).
+        """One tensor: float32, or bfloat16 where the file has bfloat16 (all other types are widened to float32).
 
         `KeyError` for a name that is not in `names()`, `CheckpointError` if the file has changed or ends early.
         """
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """The same as the file has it, where it has one byte for each value; None for other tensors."""
+        return None
 
     @property
     @abstractmethod

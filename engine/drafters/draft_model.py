@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from engine.checkpoint import CheckpointError, open_checkpoint, resolve_model
+from engine.checkpoint.quantization import METHODS
 from engine.checkpoint.safetensors import read_json
 from engine.drafters.base import AcceptedStep, DraftContext, Drafts, Ints, Target
 from engine.drafters.options import model_option, positive_option
@@ -25,12 +26,23 @@ __all__ = ["DraftModelDrafter"]
 
 class DraftModelDrafter(PagedDrafter):
     has_distribution: ClassVar[bool] = True
-    option_names: ClassVar[tuple[str, ...]] = ("model", "max_model_len", "parallel_drafting", "draft_tensor_parallel_size")
+    option_names: ClassVar[tuple[str, ...]] = (
+        "model",
+        "max_model_len",
+        "quantization",
+        "parallel_drafting",
+        "draft_tensor_parallel_size",
+    )
 
     def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Mapping[str, Any]) -> None:
         super().__init__(num_speculative_tokens, vocab_size, options)
         self.model_name = model_option("draft_model", options)
         self.max_model_len = positive_option(options, "max_model_len")
+        self.quantization = options.get("quantization")  # of the draft model alone: the target's does not matter
+        if self.quantization not in (None, *METHODS):
+            raise ValueError(
+                f"speculative_config: quantization must be one of {', '.join(METHODS)}, got {self.quantization!r}."
+            )
         self.parallel = options.get("parallel_drafting", False)
         if not isinstance(self.parallel, bool):
             raise ValueError(f"parallel_drafting must be True or False, got {self.parallel!r}.")
@@ -50,6 +62,7 @@ class DraftModelDrafter(PagedDrafter):
             checkpoint,
             self.kernels,
             dtype=target.dtype,
+            quantization=self.quantization,
             max_model_len=self.max_positions,
             num_kv_blocks=target.num_kv_blocks,
             block_size=target.block_size,

@@ -27,6 +27,12 @@ def linear(kernels: Kernels, dtype: torch.dtype) -> Operation:
     return Operation((normal(0, ROWS, 300),), lambda x: kernels.linear(x, weight, bias))
 
 
+def quantized_linear(kernels: Kernels, dtype: torch.dtype) -> Operation:
+    values = (normal(1, 211, 300) * 40).round().clamp(-127, 127).to(dtype)
+    weight = kernels.pack(values, normal(2, 211, 3))
+    return Operation((normal(0, ROWS, 300),), lambda x: kernels.linear(x, weight))
+
+
 def add_rms_norm(kernels: Kernels) -> Operation:
     weight = normal(2, 900)
 
@@ -83,6 +89,8 @@ def sample(kernels: Kernels) -> Operation:
 OPERATIONS: dict[str, Callable[[Kernels], Operation]] = {
     "linear-f32": lambda kernels: linear(kernels, torch.float32),
     "linear-bf16": lambda kernels: linear(kernels, torch.bfloat16),
+    "linear-int8": lambda kernels: quantized_linear(kernels, torch.int8),
+    "linear-fp8": lambda kernels: quantized_linear(kernels, torch.float8_e4m3fn),
     "rms_norm": lambda kernels: Operation((normal(0, ROWS, 900),), lambda x: kernels.rms_norm(x, normal(1, 900), 1e-5)),
     "add_rms_norm": add_rms_norm,
     "rope": rope,
