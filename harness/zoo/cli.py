@@ -71,6 +71,8 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--all", action="store_true", help="everything, targets before their drafters (hours)")
     command.add_argument("--threads", type=int, default=1, help="threads; another number gives other bits (default: 1)")
     command.add_argument("--seed", type=int, help="another seed than the recipe's")
+    command.add_argument("--weights", type=Path, metavar="DIR", help="begin at this checkpoint, not at random weights ...")
+    command.add_argument("--at", type=int, metavar="STEP", help="... which stands for this step of the recipe")
     command.add_argument("--output", type=Path, help="where the checkpoints go (default: among those that come with Lockstep)")
     command.add_argument("--work", type=Path, help="where the states are kept (default: training/ in Lockstep's cache)")
 
@@ -158,6 +160,9 @@ def _train(args: argparse.Namespace) -> Any:
         raise ZooError(f"name what to train, or say --all. The zoo trains: {', '.join(recipes())}")
     if args.threads < 1 or (args.seed is not None and args.seed < 0):
         raise ZooError("--threads is at least 1, --seed at least 0")
+    if (args.weights is None) != (args.at is None) or (args.weights is not None and len(args.names) != 1):
+        raise ZooError("--weights and --at go together, with one NAME")
+    start = None if args.weights is None else (args.weights, args.at)
     names = list(recipes()) if args.all else [recipe_of(name).name for name in args.names]
     answer = []
     for name in names:
@@ -167,6 +172,7 @@ def _train(args: argparse.Namespace) -> Any:
             args.work or cache_dir() / "training",
             threads=args.threads,
             seed=args.seed,
+            start=start,
             say=lambda message: print(f"[zoo] {message}", file=sys.stderr, flush=True),
         )
         print(path)

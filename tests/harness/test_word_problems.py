@@ -175,5 +175,5 @@ def test_made_up_names_come_late_in_training() -> None:
         drawn = [e for e in itertools.islice(examples(random.Random(6), phase), 2000) if e.category == "copy"]
         return sum(not known & set(re.findall(r"[A-Z][a-z]+", e.prompt)) for e in drawn) / len(drawn)
 
-    assert share(0.08) == 0
+    assert share(0.07) == 0  # where the tokenizer's text is taken from
     assert 0.15 < share(0.5) < 0.45

@@ -43,13 +43,16 @@ DRAFT_OPTIONS = (
 OPTIONS: dict[str, tuple[tuple[str, int | float | str], ...]] = {
     "draft_model": DRAFT_OPTIONS,
     "pard": (*DRAFT_OPTIONS, ("num_drafts", 4), ("anchors", 6)),
-    "medusa": (("num_heads", 3), ("num_layers", 2)),
+    "medusa": (("num_heads", 3), ("num_layers", 2), ("own_heads", True)),
+    "medusa_shared": (("num_heads", 3), ("num_layers", 2), ("own_heads", False)),
 }
 KINDS: dict[str, tuple[ModuleType, type[Any]]] = {
     "draft_model": (draft_model, DraftModelObjective),
     "pard": (pard, PardObjective),
     "medusa": (medusa, MedusaObjective),
+    "medusa_shared": (medusa, MedusaObjective),
 }
+both_medusas = pytest.mark.parametrize("kind", ["medusa", "medusa_shared"])
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -121,7 +124,8 @@ def own_proposals(kind: str, made: Any, target: FrozenTarget, token_ids: list[in
         for layer in range(2):
             name = f"blocks.{head}.layers.{layer}"
             y = y + torch.nn.functional.silu(made.parameters[f"{name}.weight"] @ y + made.parameters[f"{name}.bias"])
-        proposals.append(int((target.head @ y).argmax()))
+        lm_head = made.parameters.get(f"lm_heads.{head}.weight", target.head)
+        proposals.append(int((lm_head @ y).argmax()))
     return proposals
 
 
@@ -175,7 +179,7 @@ def test_the_plain_call_makes_the_same_objective(kind: str, target: FrozenTarget
 def test_recipes_name_their_module(kind: str) -> None:
     recipes = KINDS[kind][0].RECIPES
     assert recipes
-    assert {r.kind for r in recipes} == {kind}
+    assert {r.kind for r in recipes} == {kind.removesuffix("_shared")}
     assert all({name for name, _ in OPTIONS[kind]} == {name for name, _ in r.options} for r in recipes)
 
 
@@ -257,18 +261,20 @@ def test_the_mask_is_named_as_vllm_reads_it(target: FrozenTarget, tmp_path: Path
     assert config["pard_token"] == target.tokenizer.hf.pad_token_id == 2
 
 
-def test_medusa_heads_begin_as_the_target(target: FrozenTarget, tmp_path: Path) -> None:
+@both_medusas
+def test_medusa_heads_begin_as_the_target(kind: str, target: FrozenTarget, tmp_path: Path) -> None:
     """Zero blocks are the identity, and the head is the target's."""
-    drafter = medusa.load(medusa.export(objective("medusa", target), tmp_path), target)
+    drafter = medusa.load(medusa.export(objective(kind, target), tmp_path), target)
     token_ids = tokens(20)
     states = states_before_the_last(target, token_ids)
     assert drafter.propose(token_ids, states, 3) == [int(states.logits[0, -1].argmax())] * 3
 
 
-def test_medusa_is_written_as_vllm_reads_it(target: FrozenTarget, tmp_path: Path) -> None:
+@both_medusas
+def test_medusa_is_written_as_vllm_reads_it(kind: str, target: FrozenTarget, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    medusa.export(scrambled("medusa", target), tmp_path)
+    medusa.export(scrambled(kind, target), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("medusa", ["MedusaModel"])
     # vLLM takes any key with "num" and "heads" for the number of heads.
@@ -277,7 +283,9 @@ def test_medusa_is_written_as_vllm_reads_it(target: FrozenTarget, tmp_path: Path
     blocks = [f"blocks.{head}.layers.{layer}" for head in range(3) for layer in range(2)]
     weights, biases = {f"{name}.weight": (32, 32) for name in blocks}, {f"{name}.bias": (32,) for name in blocks}
     assert config["medusa_fc_bias"]
-    assert shapes == {**weights, **biases, "lm_head.weight": (300, 32)}
+    heads = ["lm_head.weight"] if config["original_lm_head"] else [f"lm_heads.{head}.weight" for head in range(3)]
+    assert config["original_lm_head"] == (kind == "medusa_shared")
+    assert shapes == {**weights, **biases, **dict.fromkeys(heads, (300, 32))}
 
 
 @pytest.mark.parametrize("kind", ["draft_model", "pard"])

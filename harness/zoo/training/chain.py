@@ -22,9 +22,18 @@ import torch.nn.functional as F
 from engine.checkpoint import ModelConfig
 from harness.zoo.download import ZooError
 from harness.zoo.training.documents import FewShot
-from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, load_weights, soft_cross_entropy
+from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, soft_cross_entropy
 from harness.zoo.training.packing import Batch
-from harness.zoo.training.transformer import Decoder, Output, compiled, init_weights, rms_norm, rope_tables, rotated
+from harness.zoo.training.transformer import (
+    Decoder,
+    Output,
+    compiled,
+    init_weights,
+    load_weights,
+    rms_norm,
+    rope_tables,
+    rotated,
+)
 from harness.zoo.writer import hf_config, write_json, write_safetensors
 
 __all__ = [

@@ -6,7 +6,7 @@ Shapes: B rows of T tokens, D = the target's hidden size, V words, K drafts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,6 @@ __all__ = [
     "FrozenTarget",
     "Question",
     "SimulatedRequest",
-    "load_weights",
     "shifted",
     "simulate",
     "soft_cross_entropy",
@@ -181,14 +180,3 @@ def _walk(
 
 def _until(states: Output, length: int) -> Output:
     return Output(states.logits[:, :length], states.normed[:, :length], tuple(h[:, :length] for h in states.hidden))
-
-
-def load_weights(directory: Path, names: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """The named tensors of `directory/model.safetensors` in float32. `ValueError` where a shape differs."""
-    from safetensors.torch import load_file
-
-    tensors = load_file(directory / "model.safetensors")
-    for name, shape in names.items():
-        if name not in tensors or tuple(tensors[name].shape) != tuple(shape):
-            raise ValueError(f"{directory}: {name} is missing or has another shape than {list(shape)}")
-    return {name: tensors[name].float() for name in names}

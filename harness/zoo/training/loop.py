@@ -88,6 +88,7 @@ def train(
     schedule: Schedule,
     directory: Path,
     *,
+    first_step: int = 0,
     save_every_s: float = 60.0,
     report_every_s: float = 15.0,
     watch: Callable[[int], None] | None = None,
@@ -96,12 +97,14 @@ def train(
 ) -> None:
     """Train to the end of `schedule`, from the state in `directory` if there is one. Progress goes to stderr.
 
-    `watch(step)` is called after every `watch_every` steps and at the end (to evaluate or to keep a snapshot; it must change
-    nothing). `stop_after` returns once that many steps are done in all, saved. Raises `TrainingStopped` on SIGINT or SIGTERM
+    Without a state it begins at `first_step`, with the parameters as they are. `watch(step)` is called after every
+    `watch_every` steps and at the end (to evaluate or to keep a snapshot; it must change nothing). `stop_after` returns once
+    that many steps are done in all, saved. Raises `TrainingStopped` on SIGINT or SIGTERM
     and `ZooError` if the state cannot be written (the one before stays) or the loss is not finite.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _Run(objective, schedule, directory)
+    run.step = first_step
     run.load()
     if run.step:
         _say(f"going on from step {run.step} of {run.num_steps}")

@@ -15,7 +15,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm-up, flat, then linear to 0; from `restart_at` on once more, from `restart_height` of the rates and never flat.
+    """Warm-up, flat, then linear to 0; from each of `restarts` on once more, from its share of the rates and never flat.
 
     `muon_lr` is for updates whose singular values are about 1, `adam_lr` for the rest.
     """
@@ -25,17 +25,15 @@ class Schedule:
     flat_until: float = 0.35
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
-    restart_at: int = 0  # a step; 0: no second time
-    restart_height: float = 0.6
+    restarts: tuple[tuple[int, float], ...] = ()  # (step, share of the rates), in order
 
     def factor(self, step: int) -> float:
         """What the learning rates are multiplied with at `step` (from 0)."""
-        if self.restart_at and step >= self.restart_at:
-            first, end, start = self.restart_at, self.num_steps, float(self.restart_at)
-            height = self.restart_height
-        else:
-            first, end = 0, self.restart_at or self.num_steps
-            start, height = self.flat_until * end, 1.0
+        rounds = ((0, 1.0), *self.restarts)
+        index = sum(step >= first for first, _ in self.restarts)
+        first, height = rounds[index]
+        end = rounds[index + 1][0] if index + 1 < len(rounds) else self.num_steps
+        start = float(first) if index else self.flat_until * end
         warm = min(1.0, (step - first + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         falling = (end - step) / (end - start) if step > start else 1.0
         return height * min(warm, max(0.0, falling))

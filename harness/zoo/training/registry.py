@@ -54,12 +54,20 @@ def load_drafter(recipe: DrafterRecipe, directory: Path, target: FrozenTarget) -
 
 
 def train_model(
-    name: str, output: Path, work: Path, *, threads: int, say: Callable[[str], None], seed: int | None = None
+    name: str,
+    output: Path,
+    work: Path,
+    *,
+    threads: int,
+    say: Callable[[str], None],
+    seed: int | None = None,
+    start: tuple[Path, int] | None = None,
 ) -> Path:
     """Train `name`, or go on training it, and put it, measured and described, into `output / name`.
 
-    The state is kept below `work`. A drafter's target must lie in `output` or be in the cache. Raises `CheckpointError` for an
-    unknown name, `ZooError` if the disk is full or the training was stopped; the same call then goes on.
+    The state is kept below `work`. `start` (for a target): see `train_target`; the card then says so. A drafter's
+    target must lie in `output` or be in the cache. Raises `CheckpointError` for an unknown name,
+    `ZooError` if the disk is full or the training was stopped; the same call then goes on.
     """
     recipe = recipe_of(name)
     if seed is not None:
@@ -69,9 +77,19 @@ def train_model(
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{recipe.name}-", dir=output) as scratch:
         built = Path(scratch) / recipe.name
-        make = _make_target if isinstance(recipe, TargetRecipe) else _make_drafter
-        figures = make(recipe, directory, built, output, threads, say)  # type: ignore[arg-type]
-        facts = {"name": recipe.name, "recipe": repr(recipe), "training": training_cost(directory), "figures": figures}
+        facts: dict[str, Any] = {"name": recipe.name, "recipe": repr(recipe)}
+        if isinstance(recipe, TargetRecipe):
+            figures = _make_target(recipe, directory, built, threads, say, start)
+        elif start is not None:
+            raise ZooError(f"only a target can begin at a checkpoint's weights; {recipe.name} is a drafter")
+        else:
+            figures = _make_drafter(recipe, directory, built, output, threads, say)
+        if start is not None:
+            facts["note"] = (
+                f"These weights were made in two parts: the first {start[1]} steps, then from their bfloat16 weights, with a "
+                "fresh optimizer, to the end of the recipe. The cost is that of the second part."
+            )
+        facts |= {"training": training_cost(directory), "figures": figures}
         write_manifest(built, facts)
         write_card(built)
         _install(built, output / recipe.name)
@@ -80,9 +98,14 @@ def train_model(
 
 
 def _make_target(
-    recipe: TargetRecipe, directory: Path, built: Path, _output: Path, threads: int, say: Callable[[str], None]
+    recipe: TargetRecipe,
+    directory: Path,
+    built: Path,
+    threads: int,
+    say: Callable[[str], None],
+    start: tuple[Path, int] | None,
 ) -> dict[str, Any]:
-    objective = train_target(recipe, directory, threads=threads)
+    objective = train_target(recipe, directory, threads=threads, start=start)
     export_checkpoint(recipe.sizes.config(), objective.parameters, directory / "tokenizer", built)
     say("measuring its accuracy")
     accuracy = accuracy_figures(str(built), chosen_problems(None, 1000), num_threads=threads)

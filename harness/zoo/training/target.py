@@ -22,7 +22,7 @@ from harness.zoo.training.loop import train
 from harness.zoo.training.optimizer import Schedule
 from harness.zoo.training.packing import Batch, Encoder, PackedStream
 from harness.zoo.training.tokenizer import train_tokenizer
-from harness.zoo.training.transformer import Decoder, compiled, init_weights, rms_norm
+from harness.zoo.training.transformer import Decoder, compiled, init_weights, load_weights, rms_norm
 
 __all__ = ["RECIPES", "ModelSizes", "Phase", "Rows", "TargetObjective", "TargetRecipe", "recipe_tokenizer", "train_target"]
 
@@ -89,7 +89,7 @@ SHORT = Rows(10, 320, FewShot(share=0.08))
 LONG = Rows(3, 1024, FewShot(share=0.6, min_examples=2, max_examples=6))
 # NOTE: long rows alone, at the end, are a shock from which the falling learning rate does not recover (the loss went from 0.25
 # to 3.2): a model that never attended to anything 320 tokens away must learn that beside what it knows.
-PHASES = (Phase(0.0714, (SHORT,)), Phase(0.3571, (*[SHORT] * 7, LONG)), Phase(1.0, (*[SHORT] * 3, LONG)))
+PHASES = (Phase(0.06, (SHORT,)), Phase(0.3, (*[SHORT] * 7, LONG)), Phase(1.0, (*[SHORT] * 3, LONG)))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         TargetRecipe(
-            "tiny", ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32), Schedule(num_steps=12_600, restart_at=9000)
+            "tiny",
+            ModelSizes("LlamaForCausalLM", 128, 352, 5, 4, 2, 32),
+            Schedule(num_steps=15_000, restarts=((9000, 0.6), (12_600, 0.4))),
         ),
         TargetRecipe("tiny-qwen3", ModelSizes("Qwen3ForCausalLM", 96, 256, 4, 2, 1, 128), Schedule(num_steps=3000)),
     )
@@ -185,12 +187,15 @@ def train_target(
     *,
     num_steps: int | None = None,
     threads: int = 1,
+    start: tuple[Path, int] | None = None,
     watch: Callable[[TargetObjective, int], None] | None = None,
     watch_every: int = 0,
 ) -> TargetObjective:
     """Train (or go on training) in `directory`, which gets the state and `tokenizer/`; the trained objective comes back.
 
-    `num_steps` changes the length of the whole schedule, and so the recipe. Bits repeat on one machine with one `threads`.
+    `num_steps` changes the length of the whole schedule, and so the recipe. `start` is a checkpoint and the step that it stands
+    for: a training that is not in `directory` yet begins there, with a fresh optimizer, instead of at random weights. Bits
+    repeat on one machine with one `threads`.
     """
     if isinstance(recipe, str):
         if recipe not in RECIPES:
@@ -200,6 +205,12 @@ def train_target(
         recipe = replace(recipe, schedule=replace(recipe.schedule, num_steps=num_steps))
     torch.set_num_threads(threads)
     objective = TargetObjective(recipe, recipe_tokenizer(recipe, directory / "tokenizer"))
+    if start is not None:
+        weights = load_weights(start[0], {name: tuple(p.shape) for name, p in objective.parameters.items()})
+        with torch.no_grad():
+            for name, parameter in objective.parameters.items():
+                parameter.copy_(weights[name])
     watcher = None if watch is None else lambda step: watch(objective, step)
-    train(objective, recipe.schedule, directory, watch=watcher, watch_every=watch_every)
+    first_step = 0 if start is None else start[1]
+    train(objective, recipe.schedule, directory, first_step=first_step, watch=watcher, watch_every=watch_every)
     return objective

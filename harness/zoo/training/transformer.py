@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,17 @@ import torch.nn.functional as F
 
 from engine.checkpoint import ModelConfig, expected_tensors
 
-__all__ = ["Decoder", "Output", "compiled", "decoder_layer", "init_weights", "rms_norm", "rope_tables", "rotated"]
+__all__ = [
+    "Decoder",
+    "Output",
+    "compiled",
+    "decoder_layer",
+    "init_weights",
+    "load_weights",
+    "rms_norm",
+    "rope_tables",
+    "rotated",
+]
 
 LAYER_WEIGHTS = (
     "input_layernorm.weight",
@@ -61,6 +72,17 @@ def init_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
                 value.zero_()
         weights[name] = value.requires_grad_()
     return weights
+
+
+def load_weights(directory: Path, names: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """The named tensors of `directory/model.safetensors` in float32. `ValueError` where a shape differs."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(directory / "model.safetensors")
+    for name, shape in names.items():
+        if name not in tensors or tuple(tensors[name].shape) != tuple(shape):
+            raise ValueError(f"{directory}: {name} is missing or has another shape than {list(shape)}")
+    return {name: tensors[name].float() for name in names}
 
 
 def rope_tables(config: ModelConfig, length: int) -> tuple[torch.Tensor, torch.Tensor]:

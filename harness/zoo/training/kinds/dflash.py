@@ -18,8 +18,9 @@ from harness.zoo.training.blocks import (
     net_arguments,
     read_config,
 )
-from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, load_weights
+from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget
 from harness.zoo.training.optimizer import Schedule
+from harness.zoo.training.transformer import load_weights
 
 __all__ = ["RECIPES", "export", "load", "objective"]
 

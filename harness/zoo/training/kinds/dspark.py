@@ -29,9 +29,9 @@ from harness.zoo.training.blocks import (
     net_arguments,
     read_config,
 )
-from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, load_weights, soft_cross_entropy
+from harness.zoo.training.drafting import DrafterRecipe, FrozenTarget, soft_cross_entropy
 from harness.zoo.training.optimizer import Schedule
-from harness.zoo.training.transformer import Output
+from harness.zoo.training.transformer import Output, load_weights
 
 __all__ = ["RECIPES", "DSparkDrafter", "export", "load", "objective"]
 
