@@ -63,7 +63,7 @@ def real_items(sampling: str, prompts: Sequence[Sequence[int]]) -> list[WorkItem
     ]
 
 
-ZOO_TARGETS = ("zoo:tiny",)
+ZOO_TARGETS = ("zoo:tiny", "zoo:tiny-qwen3")
 
 
 def zoo_prompts(model: str) -> list[list[int]]:
