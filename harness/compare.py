@@ -26,6 +26,7 @@ __all__ = [
     "assert_conservation",
     "assert_exercised",
     "assert_prefixes_of",
+    "assert_same_drafts",
     "assert_same_outputs",
     "assert_work_bounds",
 ]
@@ -197,6 +198,25 @@ def assert_acceptance_exactly(run: Run, rate: int, *, case: str) -> int:
     if not judged:
         raise FeatureNotExercisedError(f"{case}: {run.label} drafted nothing that could be judged", case=case)
     return judged
+
+
+def assert_same_drafts(expected: Run, actual: Run, *, case: str) -> int:
+    """Every request had the same drafts with the same outcome in both runs. Returns how many requests were compared."""
+    _assert_none_lost(expected.outputs, actual, case)
+    for request_id, output in expected.outputs.items():
+        for left, right in zip(output.outputs, actual.outputs[request_id].outputs, strict=True):
+            pairs = enumerate(zip_longest(left.stats.drafts, right.stats.drafts))
+            for place, (before, after) in pairs:
+                if before != after:
+                    raise AcceptanceRateError(
+                        f"{case}: request {request_id}: draft {place} was (drafted, accepted) = {before} in {expected.label}, "
+                        f"{after} in {actual.label}",
+                        case=case,
+                        request=request_id,
+                        expected=before and list(before),
+                        actual=after and list(after),
+                    )
+    return len(expected.outputs)
 
 
 def assert_conservation(run: Run, *, case: str) -> None:

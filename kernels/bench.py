@@ -37,13 +37,31 @@ def for_each(function: Callable[[Any], object], items: Iterable[Any]) -> None:
         function(item)
 
 
-def bench_linear(kernels: Kernels, dtype: torch.dtype, repeats: int) -> None:
-    print(f"\nlinear, {kernels.name}, {kernels.num_threads} threads, {dtype} weights: GFLOP/s (ratio to torch in fp32)")
+def weight_formats(kernels: Kernels) -> dict[str, Callable[[torch.Tensor], Any]]:
+    """Name of each format of weights -> packs a float32 weight [N, K] in it."""
+
+    def in_bytes(dtype: torch.dtype, columns: int | None) -> Callable[[torch.Tensor], Any]:
+        def pack(weight: torch.Tensor) -> Any:
+            groups = 1 if columns is None else -(-weight.shape[1] // columns)
+            return kernels.pack(torch.ones(weight.shape).to(dtype), torch.rand(weight.shape[0], groups))
+
+        return pack
+
+    return {
+        "float32": kernels.pack,
+        "bfloat16": lambda weight: kernels.pack(weight.bfloat16()),
+        "int8, a scale for each row": in_bytes(torch.int8, None),
+        "fp8, a scale for 128 columns": in_bytes(torch.float8_e4m3fn, 128),
+    }
+
+
+def bench_linear(kernels: Kernels, name: str, pack: Callable[[torch.Tensor], Any], repeats: int) -> None:
+    print(f"\nlinear, {kernels.name}, {kernels.num_threads} threads, weights in {name}: GFLOP/s (ratio to torch in fp32)")
     print("  out x in  " + "".join(f"{f'M = {m}':>16}" for m in ROWS))
     for n, k in SHAPES:
         count = max(1, 32_000_000 // (4 * n * k))  # weights of 32 MB: beyond the private caches
         weights = [torch.randn(n, k) for _ in range(count)]
-        packed = [kernels.pack(weight.to(dtype)) for weight in weights]
+        packed = [pack(weight) for weight in weights]
         cells = []
         for m in ROWS:
             x = torch.randn(m, k)
@@ -97,8 +115,8 @@ def main() -> None:
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         kernels = create_kernels(arguments.kernels, threads)
-        for dtype in (torch.float32, torch.bfloat16):
-            bench_linear(kernels, dtype, arguments.repeats)
+        for name, pack in weight_formats(kernels).items():
+            bench_linear(kernels, name, pack, arguments.repeats)
         bench_rest(kernels, arguments.repeats)
 
 

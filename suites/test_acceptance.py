@@ -17,9 +17,14 @@ import pytest
 
 from harness.acceptance import assert_within, by_category, categorized_items, embedded_prompts
 from harness.acceptance_bounds import ACCEPTANCE_PARAMS, NUM_DRAFTS, acceptance_options
-from harness.compare import assert_acceptance_exactly, assert_async_was_on, assert_conservation, assert_exercised
+from harness.compare import (
+    assert_acceptance_exactly,
+    assert_async_was_on,
+    assert_conservation,
+    assert_exercised,
+    assert_same_drafts,
+)
 from harness.engines import open_engine
-from harness.errors import AcceptanceRateError
 from harness.recording import Notes
 from harness.spec_methods import METHODS, SpecMethod
 from harness.workload import Run, WorkItem, run_workload
@@ -99,27 +104,6 @@ def test_a_draft_that_is_always_wrong_is_never_accepted(event: str, record: Note
 
 
 # --- a matter of the tokens alone -----------------------------------------------------------------------------------------
-
-
-def drafts_by_request(run: Run) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {request_id: output.outputs[0].stats.drafts for request_id, output in run.outputs.items()}
-
-
-def assert_same_drafts(expected: Run, actual: Run, *, case: str) -> int:
-    """Every request had the same drafts with the same outcome in both runs. Returns how many requests were compared."""
-    left, right = drafts_by_request(expected), drafts_by_request(actual)
-    for request_id, drafts in left.items():
-        if drafts != right[request_id]:
-            place = next(i for i, pair in enumerate(zip(drafts, right[request_id], strict=False)) if pair[0] != pair[1])
-            raise AcceptanceRateError(
-                f"{case}: request {request_id}: draft {place} was (drafted, accepted) = {drafts[place]} in {expected.label}, "
-                f"{right[request_id][place]} in {actual.label}",
-                case=case,
-                request=request_id,
-                expected=list(drafts[place]),
-                actual=list(right[request_id][place]),
-            )
-    return len(left)
 
 
 def neighbours(method: SpecMethod) -> list[WorkItem]:
