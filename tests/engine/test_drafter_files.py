@@ -88,7 +88,7 @@ def without(name: str) -> Change:
         ("eagle3", other_layer_size, "this drafter is for hidden states of 64, but the target has 128"),
         ("dflash", other_layer_size, "this drafter is for hidden states of 64, but the target has 128"),
         *[(kind, other_vocabulary, "a vocabulary of 2048, but the target has 1024") for kind in KINDS if kind != "draft_model"],
-        ("medusa", truncated("lm_head.weight"), r"'lm_head.weight' has the shape \[1023, 128\].* ask for \[1024, 128\]"),
+        ("medusa", truncated("lm_heads.0.weight"), r"'lm_heads.0.weight' has the shape \[1023, 128\].* ask for \[1024, 128\]"),
         ("eagle3", truncated("lm_head.weight"), r"'lm_head.weight' has the shape \[1023, 128\].* ask for \[1024, 128\]"),
         ("eagle", without("fc.weight"), r"tensor 'fc.weight' \[128, 256\] is missing"),
         ("dspark", without("markov_head.markov_w1.weight"), "'markov_head.markov_w1.weight' .* is missing"),
