@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.checkpoint import resolve_model
-from engine.tokenizer import load_tokenizer
 from harness.datasets.gsm8k import Questions, load_questions
 from harness.engines import kernel_backends, missing_from_cache, worker_threads
 from harness.prompts import question_prompts
@@ -16,7 +14,7 @@ from harness.tiers import TIERS, is_selected
 from harness.toy_model import toy_model_path
 from harness.workload import WorkItem
 
-pytest_plugins = ["harness.recording"]
+pytest_plugins = ["harness.known_defects_plugin", "harness.recording"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,9 +101,3 @@ def accuracy_model(pytestconfig: pytest.Config) -> str:
 def num_problems(pytestconfig: pytest.Config) -> int:
     """How many problems of the fixed split are asked."""
     return 1000 if pytestconfig.getoption("--tier") == "nightly" else 400
-
-
-@pytest.fixture(scope="session")
-def digit_ids(accuracy_model: str) -> list[int]:
-    """The tokens of the ten digits."""
-    return load_tokenizer(resolve_model(accuracy_model)).hf.convert_tokens_to_ids(list("0123456789"))

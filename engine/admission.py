@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -26,9 +26,12 @@ _SMALLEST_FLOAT32 = 2.0**-126  # a top_p below it still keeps one token
 
 
 class Admission:
-    def __init__(self, config: ResolvedConfig, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, config: ResolvedConfig, tokenizer: Tokenizer | None, stop_checker: Callable[..., StopChecker] = StopChecker
+    ) -> None:
         self._config = config
         self._tokenizer = tokenizer
+        self._stop_checker = stop_checker
 
     def make(self, request_id: str, prompt: Prompt, params: SamplingParams, arrival: int) -> RequestGroup:
         """One request for each of the n completions. `InvalidRequestError` says what is wrong, and what to give instead."""
@@ -107,7 +110,7 @@ class Admission:
                 stop_ids=tuple(dict.fromkeys(eos_ids + stop_ids)),
                 logprobs=params.logprobs,
             ),
-            stop_checker=StopChecker(
+            stop_checker=self._stop_checker(
                 self._detokenizer(token_ids, params),
                 eos_token_ids=eos_ids,
                 stop_token_ids=stop_ids,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from engine.async_scheduling import AsyncDecision, AsyncFacts, resolve_async_scheduling
 from engine.checkpoint import ModelConfig
@@ -24,6 +24,7 @@ __all__ = ["EngineConfig", "ResolvedConfig", "SpeculativeConfig"]
 
 DEFAULT_KV_BYTES = 1 << 30
 MAX_SPECULATIVE_TOKENS = 16
+DecideAsync: TypeAlias = Callable[[bool | None, AsyncFacts], AsyncDecision]
 REJECTION_SAMPLE_METHODS = ("coupled", "standard", "synthetic")
 
 
@@ -171,7 +172,7 @@ class EngineConfig:
     num_threads: int | None = None
     """Threads of the device side; None: the cores that this process may use."""
     plugins: str | Sequence[str] = ()
-    """Modules imported in every process of the engine before anything else, for instance to register drafters."""
+    """Modules to import in every process of the engine, for instance to register drafters; see `engine/parts.py`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plugins", (self.plugins,) if isinstance(self.plugins, str) else tuple(self.plugins))
@@ -218,13 +219,14 @@ class EngineConfig:
             enable_dbo=self.enable_dbo,
         )
 
-    def resolve_async_scheduling(self) -> AsyncDecision:
-        return resolve_async_scheduling(self.async_scheduling, self.async_facts())
+    def resolve_async_scheduling(self, decide: DecideAsync | None = None) -> AsyncDecision:
+        """By the rules of `engine/async_scheduling.py`, unless a plugin brings another judge."""
+        return (decide or resolve_async_scheduling)(self.async_scheduling, self.async_facts())
 
-    def resolve(self, model: ModelConfig) -> ResolvedConfig:
+    def resolve(self, model: ModelConfig, decide_async: DecideAsync | None = None) -> ResolvedConfig:
         """Fill in every "auto" for `model`. `ValueError` for what cannot work or is not built."""
         speculative = SpeculativeConfig.from_dict(self.speculative_config) if self.speculative_config is not None else None
-        decision = self.resolve_async_scheduling()
+        decision = self.resolve_async_scheduling(decide_async)
         self._check_built()
         if speculative is not None:  # its constructor checks the method's own options
             speculative.drafter_class(speculative.num_speculative_tokens, model.vocab_size, speculative.options)

@@ -11,7 +11,6 @@ from engine.config import ResolvedConfig
 from engine.errors import EngineDeadError, IntegrityError, StalledEngineError
 from engine.executor.base import Executor
 from engine.interrupts import Interrupts
-from engine.metrics import EngineStats
 from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.step import StepPlan, StepResult
@@ -20,9 +19,9 @@ __all__ = ["EngineCore"]
 
 
 class EngineCore:
-    def __init__(self, config: ResolvedConfig, executor: Executor) -> None:
-        self.stats = EngineStats(num_speculative_tokens=config.num_speculative_tokens)
-        self.scheduler = Scheduler(config, self.stats)
+    def __init__(self, config: ResolvedConfig, executor: Executor, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.stats = scheduler.stats
         self.executor = executor
         self.max_steps_in_flight = 2 if config.async_scheduling else 1
         self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()

@@ -14,12 +14,7 @@ import numpy as np
 from engine.errors import IntegrityError
 from engine.request import Request
 
-__all__ = ["BlockPool", "KVCacheManager", "hash_block"]
-
-
-def hash_block(parent: bytes, token_ids: list[int]) -> bytes:
-    """Content address of a full block: its tokens and, through `parent`, all tokens before it."""
-    return blake2b(parent + np.asarray(token_ids, dtype=np.int32).tobytes(), digest_size=16).digest()
+__all__ = ["BlockPool", "KVCacheManager"]
 
 
 class BlockPool:
@@ -106,6 +101,11 @@ class KVCacheManager:
         self.enable_prefix_caching = enable_prefix_caching
         self.drop_last_cached_block = drop_last_cached_block
 
+    @staticmethod
+    def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
+        """Content address of a full block: its tokens and, through `parent`, all tokens before it."""
+        return blake2b(parent + np.asarray(token_ids, dtype=np.int32).tobytes(), digest_size=16).digest()
+
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
@@ -138,7 +138,7 @@ class KVCacheManager:
             return 0
         parent = b""
         for start in range(0, (len(token_ids) - 1) // self.block_size * self.block_size, self.block_size):
-            parent = hash_block(parent, token_ids[start : start + self.block_size])
+            parent = self.block_hash(parent, token_ids[start : start + self.block_size])
             block = self.pool.find(parent)
             if block is None:
                 break
@@ -161,7 +161,7 @@ class KVCacheManager:
         token_ids = request.token_ids
         for index in range(len(hashes), num_full):
             start = index * self.block_size
-            block_hash = hash_block(hashes[-1] if hashes else b"", token_ids[start : start + self.block_size])
+            block_hash = self.block_hash(hashes[-1] if hashes else b"", token_ids[start : start + self.block_size])
             self.pool.publish(request.block_ids[index], block_hash)
             hashes.append(block_hash)
 

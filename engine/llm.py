@@ -13,13 +13,11 @@ from tqdm.auto import tqdm
 from engine.admission import Admission, Prompt
 from engine.checkpoint import open_checkpoint, resolve_model
 from engine.config import EngineConfig, ResolvedConfig
-from engine.core import EngineCore
 from engine.errors import InvalidRequestError, RequestError, RequestFailedError
-from engine.executor.registry import executor_class
 from engine.metrics import EngineStats, Metric, as_metrics
 from engine.outputs import RequestOutput, failed_output, request_output
+from engine.parts import create_core, load_parts
 from engine.request import Request, RequestGroup
-from engine.runner import load_plugins
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer, load_tokenizer
 
@@ -35,13 +33,13 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         engine_config = EngineConfig(model=str(model), **options)
-        load_plugins(engine_config.plugins)
+        parts = load_parts(engine_config.plugins)
         path = resolve_model(engine_config.model)
-        self.config: ResolvedConfig = engine_config.resolve(open_checkpoint(path).config)
+        self.config: ResolvedConfig = engine_config.resolve(open_checkpoint(path).config, parts.decide_async)
         self._tokenizer = None if engine_config.skip_tokenizer_init else load_tokenizer(engine_config.tokenizer or path)
-        self._admission = Admission(self.config, self._tokenizer)
-        self._executor = executor_class(engine_config.distributed_executor_backend)(self.config)
-        self._core = EngineCore(self.config, self._executor)
+        self._admission = Admission(self.config, self._tokenizer, parts.stop_checker)
+        self._executor = parts.executor(engine_config.distributed_executor_backend)(self.config)
+        self._core = create_core(self.config, self._executor, parts)
         self._groups: dict[str, RequestGroup] = {}  # unfinished
         self._group_of_request: dict[Request, RequestGroup] = {}
         self._num_arrivals = 0

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.accept import accept_coupled
 from engine.checkpoint import open_checkpoint, resolve_model
 from engine.config import ResolvedConfig
 from engine.drafters.base import AcceptedStep, DraftContext, Drafter, Target
 from engine.drafters.pick import DraftPicker
 from engine.model import Batch, Decoder, Hidden
 from engine.ragged import arange_each
-from engine.sampler import Sampler, row_logprobs
-from engine.slot_table import SlotTable
+from engine.sampler import row_logprobs
 from engine.step import PlanRow, RowLogprobs, StepPlan, StepResult
-from engine.verify import Positions, create_verifier
+from engine.verify import Positions
 from kernels.backend import create_kernels
+from kernels.interface import Kernels
 
-__all__ = ["Launch", "Runner", "load_plugins"]
+if TYPE_CHECKING:
+    from engine.parts import Parts
+
+__all__ = ["Launch", "Runner", "load_decoder"]
 
 Ints = npt.NDArray[np.int64]
 
 
-def load_plugins(names: Iterable[str]) -> None:
-    """Import the plugin modules; each registers what it brings."""
-    for name in names:
-        importlib.import_module(name)
+def load_decoder(config: ResolvedConfig, kernels: Kernels) -> Decoder:
+    """The target, from its checkpoint."""
+    options = config.options
+    return Decoder(
+        open_checkpoint(resolve_model(options.model)),
+        kernels,
+        dtype=options.dtype,
+        quantization=options.quantization,
+        max_model_len=config.max_model_len,
+        num_kv_blocks=config.num_kv_blocks,
+        block_size=options.block_size,
+    )
 
 
 @dataclass(frozen=True)
@@ -47,26 +56,18 @@ class Launch:
 
 
 class Runner:
-    def __init__(self, config: ResolvedConfig) -> None:
-        load_plugins(config.options.plugins)
+    def __init__(self, config: ResolvedConfig, parts: Parts) -> None:
         options = config.options
         self.config = config
+        self.parts = parts
         self.block_size = options.block_size
         self.depth = config.num_speculative_tokens
         self.kernels = create_kernels(options.kernel_backend, config.num_threads)
-        self.model = Decoder(
-            open_checkpoint(resolve_model(options.model)),
-            self.kernels,
-            dtype=options.dtype,
-            quantization=options.quantization,
-            max_model_len=config.max_model_len,
-            num_kv_blocks=config.num_kv_blocks,
-            block_size=options.block_size,
-        )
-        self.table = SlotTable(options.max_num_seqs, config.max_model_len, self.depth, options.block_size)
-        self.sampler = Sampler(self.kernels, options.max_num_seqs)
+        self.model = parts.model(config, self.kernels)
+        self.table = parts.slot_table(options.max_num_seqs, config.max_model_len, self.depth, options.block_size)
+        self.sampler = parts.sampler(self.kernels, options.max_num_seqs)
         self._picker = self._create_picker()
-        self.verifier = create_verifier(config.speculative, self.sampler, self._picker)
+        self.verifier = parts.verifier(config.speculative, self.sampler, self._picker)
         self.drafter = self._create_drafter(self._picker)
         self._layer_ids = self.drafter.layer_ids if self.drafter is not None else ()
         self._num_logprobs: list[int | None] = [None] * options.max_num_seqs
@@ -77,13 +78,13 @@ class Runner:
         if speculative is None:
             return None
         num_slots, vocab_size = self.config.options.max_num_seqs, self.config.model.vocab_size
-        return DraftPicker(self.sampler, num_slots, self.depth, vocab_size, speculative.draft_sample_method)
+        return self.parts.picker(self.sampler, num_slots, self.depth, vocab_size, speculative.draft_sample_method)
 
     def _create_drafter(self, picker: DraftPicker | None) -> Drafter | None:
         speculative = self.config.speculative
         if speculative is None or picker is None:
             return None
-        drafter = speculative.drafter_class(self.depth, self.config.model.vocab_size, speculative.options)
+        drafter = self.parts.drafter(speculative)(self.depth, self.config.model.vocab_size, speculative.options)
         options, padded = self.config.options, not speculative.disable_padded_drafter_batch
         drafter.load(
             Target(
@@ -111,7 +112,7 @@ class Runner:
         hidden = self._forward(launch)
         logits, raw = self._logits(launch, hidden)
         choices, drafts, num_drafted = self._choose(launch, logits)
-        num_emitted, nan = accept_coupled(choices, drafts, num_drafted)
+        num_emitted, nan = self.parts.accept(choices, drafts, num_drafted)
         wanted = launch.logit_counts > 0
         num_emitted, nan = np.where(wanted, num_emitted, 0), nan & wanted
         self._commit(launch, choices, num_emitted)

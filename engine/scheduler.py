@@ -34,21 +34,16 @@ class _Stay:
 
 
 class Scheduler:
-    def __init__(self, config: ResolvedConfig, stats: EngineStats) -> None:
+    def __init__(self, config: ResolvedConfig, stats: EngineStats, kv_cache: KVCacheManager, slots: SlotPool) -> None:
         options = config.options
         self.stats = stats
+        self.kv_cache = kv_cache
+        self.slots = slots
         self.max_num_batched_tokens = options.max_num_batched_tokens
         self.enable_chunked_prefill = options.enable_chunked_prefill
         self.num_speculative_tokens = config.num_speculative_tokens
         self.speculative = config.speculative
         self.num_lookahead_tokens = config.num_lookahead_tokens
-        self.kv_cache = KVCacheManager(
-            config.num_kv_blocks,
-            options.block_size,
-            options.enable_prefix_caching,
-            drop_last_cached_block=config.drops_last_cached_block,
-        )
-        self.slots = SlotPool(options.max_num_seqs)
         self.waiting: deque[Request] = deque()  # by arrival
         self.running: list[Request] = []  # by arrival, and all before the waiting ones
         self._stays: dict[tuple[int, int], _Stay] = {}  # those that still hold their slot

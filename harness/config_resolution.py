@@ -10,6 +10,7 @@ from engine import EngineConfig
 from engine.drafters.registry import known_methods
 from engine.executor.base import Executor
 from engine.executor.registry import known_executors
+from engine.parts import load_parts
 from harness.errors import ConfigResolutionError
 
 __all__ = ["NoAsyncExecutor", "Resolution", "assert_resolution", "known_executors", "known_methods", "resolve"]
@@ -30,9 +31,10 @@ class Resolution:
 
 
 def resolve(options: Mapping[str, Any]) -> Resolution:
-    """The embedded engine's decision on `async_scheduling`, before any model is loaded."""
+    """The embedded engine's decision on `async_scheduling`, with its plugins, before any model is loaded."""
+    config = EngineConfig(model="none", **options)
     try:
-        decision = EngineConfig(model="none", **options).resolve_async_scheduling()
+        decision = config.resolve_async_scheduling(load_parts(config.plugins).decide_async)
     except ValueError as error:
         return Resolution(None, error=str(error))
     return Resolution(decision.enabled, warning=decision.warning)

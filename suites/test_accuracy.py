@@ -19,7 +19,7 @@ from harness.compare import assert_async_was_on, assert_exercised, assert_same_o
 from harness.datasets.word_problems import WordProblem, fixed_split
 from harness.engines import open_engine
 from harness.errors import AccuracyError, BluntCheckError, LogprobMismatchError, TokenMismatchError
-from harness.faults.corruption import CORRUPTIONS, corrupting_executor
+from harness.faults.corruption import CORRUPTIONS
 from harness.recording import Notes
 from harness.stats import detectable_drop
 from harness.transformers_reference import transformers_answers
@@ -100,13 +100,14 @@ def test_transformers_gives_the_same_answers(accuracy_model: str, num_problems: 
 
 
 @pytest.mark.parametrize("kind", CORRUPTIONS)
-def test_corruption_is_seen(kind: str, accuracy_model: str, digit_ids: Sequence[int], record: Notes) -> None:
+def test_corruption_is_seen(kind: str, accuracy_model: str, record: Notes) -> None:
     """The check that must see this corruption does; what the others see is recorded."""
     plain, plain_outputs = plain_run(accuracy_model, NUM_CONTROL, logprobs=0)
-    executor = corrupting_executor(kind, digit_ids)
-    options = BASE | {"distributed_executor_backend": executor}
+    corruption = CORRUPTIONS[kind]
+    corruption.num_reached = 0
+    options = BASE | {"plugins": corruption.plugin}
     corrupt, outputs = run(accuracy_model, options, fixed_split()[:NUM_CONTROL], label=kind, logprobs=0)
-    num_damaged = executor.runner_class.num_damaged
+    num_damaged = corruption.num_reached
     same_text = sum(a.text == b.text for a, b in zip(plain.answers, corrupt.answers, strict=True))
     seen_by_logits = sees(
         lambda: assert_same_outputs(plain_outputs, outputs, case=kind), LogprobMismatchError, TokenMismatchError
@@ -121,7 +122,7 @@ def test_corruption_is_seen(kind: str, accuracy_model: str, digit_ids: Sequence[
     wanted = seen_by_floor and seen_by_answers if kind in SEEN_BY_ACCURACY else seen_by_logits
     if num_damaged < plain.n // 2 or not wanted:
         raise BluntCheckError(
-            f"{CORRUPTIONS[kind]} in {num_damaged} of {plain.n} requests: {same_text} texts are identical, accuracy went from "
+            f"{corruption.summary}: {num_damaged} of {plain.n} requests: {same_text} texts are identical, accuracy went from "
             f"{plain.rate:.1%} to {corrupt.rate:.1%}, and the check that should have seen it did not",
             case=kind,
             expected=plain.rate,

@@ -28,7 +28,7 @@ class MpExecutor(Executor):
     def __init__(self, config: ResolvedConfig) -> None:
         # A fork server with the runner's modules loaded starts a worker in milliseconds, and it has no threads when it forks.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["engine.runner"])
+        context.set_forkserver_preload(["engine.parts"])
         self._pipe, worker_end = context.Pipe()
         self._process = context.Process(target=_worker, args=(config, worker_end), name="lockstep-worker", daemon=True)
         self._process.start()
@@ -114,10 +114,10 @@ class MpExecutor(Executor):
 def _worker(config: ResolvedConfig, pipe: Connection) -> None:
     """Main function of the worker: build the runner, say so, then a result for each plan until None or the end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host decides when to stop
-    from engine.runner import Runner
+    from engine.parts import create_runner
 
     try:
-        runner = Runner(config)
+        runner = create_runner(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the host raises it
         pipe.send(_picklable(error))
         return

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar
 
 from engine.config import ResolvedConfig
 from engine.errors import EngineDeadError
 from engine.executor.base import Executor
-from engine.runner import Runner
+from engine.parts import create_runner
 from engine.step import StepPlan, StepResult
 
 __all__ = ["UniExecutor"]
@@ -16,13 +15,11 @@ __all__ = ["UniExecutor"]
 
 class UniExecutor(Executor):
     supports_async_scheduling = True
-    runner_class: ClassVar[type[Runner]] = Runner
-    """What a subclass replaces to put a runner of its own behind the same queue."""
 
     def __init__(self, config: ResolvedConfig) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lockstep-device")
         try:
-            self._runner = self._thread.submit(self.runner_class, config).result()
+            self._runner = self._thread.submit(create_runner, config).result()
         except BaseException:
             self._thread.shutdown()
             raise

@@ -1,7 +1,4 @@
-"""Corruptions of numbers: a runner that damages what the model computes from, once for each request.
-
-The engine knows nothing of it: `distributed_executor_backend` takes a class, and that class brings its own runner.
-"""
+"""Corruptions of numbers: a runner that damages what the model computes from, once for each request."""
 
 from __future__ import annotations
 
@@ -12,15 +9,17 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from engine.checkpoint import resolve_model
 from engine.config import ResolvedConfig
-from engine.errors import nearest_hint
-from engine.executor.uni import UniExecutor
 from engine.model import Hidden
+from engine.parts import Parts
 from engine.runner import Launch, Runner
 from engine.step import NewSlot, StepPlan, StepResult
+from engine.tokenizer import load_tokenizer
+from harness.faults.fault import Fault, fault
 from kernels.interface import Kernels
 
-__all__ = ["CORRUPTIONS", "CorruptRunner", "corrupting_executor"]
+__all__ = ["CORRUPTIONS"]
 
 GENERATED_ENTRY = 11  # the twelfth new token
 
@@ -34,19 +33,12 @@ class _Stay:
 
 
 class CorruptRunner(Runner):
-    """Damages each request once, right before its first decode step unless a kind says otherwise.
+    """Damages each request once, right before its first decode step unless a kind says otherwise."""
 
-    `num_damaged` counts the requests that were; a check that finds none has tested nothing.
-    """
-
-    kind: str
-    digits: frozenset[int]
-    num_damaged = 0
-
-    def __init__(self, config: ResolvedConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: ResolvedConfig, parts: Parts, kind: str) -> None:
+        super().__init__(config, parts)
+        self.kind = kind
         self._stays: dict[int, _Stay] = {}
-        type(self).num_damaged = 0
         self._watched = _WatchedKernels(self.kernels, self.kind) if self.kind in _COMPUTE_DAMAGE else None
         if self._watched is not None:
             self.model.kernels = cast(Kernels, self._watched)
@@ -72,15 +64,16 @@ class CorruptRunner(Runner):
 
     def _mark(self, slots: Iterable[int]) -> None:
         for slot in slots:
-            type(self).num_damaged += not self._stays[slot].damaged
+            CORRUPTIONS[self.kind].reach(not self._stays[slot].damaged)
             self._stays[slot].damaged = True
 
     def _with_wrong_digit(self, new: NewSlot) -> NewSlot:
         """The middle one of the prompt's digits, plus one."""
-        places = [i for i, token in enumerate(new.token_ids[: new.num_prompt_tokens].tolist()) if token in self.digits]
+        tokenizer = load_tokenizer(resolve_model(self.config.options.model))
+        order = tokenizer.hf.convert_tokens_to_ids(list("0123456789"))
+        places = [i for i, token in enumerate(new.token_ids[: new.num_prompt_tokens].tolist()) if token in order]
         if not places:
             return new
-        order = sorted(self.digits)
         place = places[len(places) // 2]
         token_ids = np.array(new.token_ids)
         token_ids[place] = order[(order.index(int(token_ids[place])) + 1) % len(order)]
@@ -140,15 +133,6 @@ _CACHE_DAMAGE: dict[str, Callable[[CorruptRunner, list[int]], None]] = {
     "blocks_swapped": CorruptRunner._swap_blocks,
 }
 _COMPUTE_DAMAGE = ("positions_shifted", "last_prompt_token_masked")
-CORRUPTIONS = {
-    "block_lost": "a 16-token block of the prompt zeroed",
-    "generated_entry_lost": "the entry of the twelfth new token zeroed",
-    "wrong_digit": "one digit of the prompt replaced by another",
-    "positions_shifted": "positions of all new tokens off by one",
-    "layer_entry_lost": "one entry of the prompt zeroed in one layer",
-    "last_prompt_token_masked": "the last token of the prompt not attended",
-    "blocks_swapped": "two requests' blocks swapped",
-}
 
 
 class _WatchedKernels:
@@ -197,12 +181,29 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: 
     return torch.einsum("kgn,nkd->kgd", weights, value).reshape(query.shape)
 
 
-def corrupting_executor(kind: str, digits: Iterable[int]) -> type[UniExecutor]:
-    """An executor class whose runner corrupts; `runner_class.num_damaged` counts the requests that it damaged.
+def _corruption(kind: str, summary: str) -> Fault:
+    def runner(config: ResolvedConfig, parts: Parts) -> Runner:
+        return CorruptRunner(config, parts, kind)
 
-    `digits`: the ids of the tokenizer's ten digits, for `"wrong_digit"`. Raises `ValueError` for an unknown kind.
-    """
-    if kind not in CORRUPTIONS:
-        raise ValueError(f"unknown corruption {kind!r}.{nearest_hint(kind, CORRUPTIONS)}")
-    runner = type("CorruptRunner", (CorruptRunner,), {"kind": kind, "digits": frozenset(digits)})
-    return type("CorruptingExecutor", (UniExecutor,), {"runner_class": runner})
+    runner.__qualname__ = kind
+    declare = fault(f"own/{kind}", summary, part="runner", case="logprobs", raises="TokenMismatchError", source="our own")
+    return declare(runner)
+
+
+block_lost = _corruption("block_lost", "a block of the prompt is zeroed")
+generated_entry_lost = _corruption("generated_entry_lost", "the entry of the twelfth new token is zeroed")
+wrong_digit = _corruption("wrong_digit", "one digit of the prompt is replaced by another")
+positions_shifted = _corruption("positions_shifted", "positions of all new tokens are off by one")
+layer_entry_lost = _corruption("layer_entry_lost", "one entry of the prompt is zeroed in one layer")
+last_prompt_token_masked = _corruption("last_prompt_token_masked", "the last token of the prompt is not attended")
+blocks_swapped = _corruption("blocks_swapped", "two requests' blocks are swapped")
+
+CORRUPTIONS = {
+    "block_lost": block_lost,
+    "generated_entry_lost": generated_entry_lost,
+    "wrong_digit": wrong_digit,
+    "positions_shifted": positions_shifted,
+    "layer_entry_lost": layer_entry_lost,
+    "last_prompt_token_masked": last_prompt_token_masked,
+    "blocks_swapped": blocks_swapped,
+}

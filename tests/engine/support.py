@@ -19,6 +19,7 @@ from engine.checkpoint import ModelConfig
 from engine.core import EngineCore
 from engine.detokenizer import NoDetokenizer
 from engine.executor.base import Executor
+from engine.parts import Parts, create_core
 from engine.request import Request
 from engine.step import NewSlot, PlanRow, SlotSampling, StepPlan, StepResult
 from engine.stop import StopChecker
@@ -255,7 +256,7 @@ class Driver:
     ) -> Driver:
         config = make_config(depth=depth, async_scheduling=asynchronous, **options)
         device = FakeDevice(config, accept, nan_behind)
-        return cls(EngineCore(config, device), device)
+        return cls(create_core(config, device, Parts()), device)
 
     @property
     def scheduler(self) -> Any:

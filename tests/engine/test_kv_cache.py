@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine import IntegrityError
-from engine.kv_cache import BlockPool, KVCacheManager, hash_block
+from engine.kv_cache import BlockPool, KVCacheManager
 from engine.request import Request
 from tests.engine.support import make_request
 
 
 def key(name: int) -> bytes:
-    return hash_block(b"", [name])
+    return KVCacheManager.block_hash(b"", [name])
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -215,7 +215,7 @@ def test_a_shared_block_is_free_after_its_last_holder() -> None:
     assert manager.pool.ref_counts[shared] == 1
     manager.pool.check([second.block_ids])
     manager.release(second)
-    assert (manager.pool.num_free, manager.pool.find(hash_block(b"", [1, 2]))) == (4, shared)
+    assert (manager.pool.num_free, manager.pool.find(KVCacheManager.block_hash(b"", [1, 2]))) == (4, shared)
 
 
 def test_a_released_request_keeps_nothing() -> None:

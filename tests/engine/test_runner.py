@@ -9,6 +9,7 @@ import pytest
 
 from engine import EngineConfig
 from engine.checkpoint import open_checkpoint
+from engine.parts import create_runner
 from engine.runner import Runner
 from engine.slot_table import SlotTable
 from engine.slots import SlotPool
@@ -69,7 +70,7 @@ def runner(toy_model: str) -> Runner:
         plugins=(PLUGIN,),
         speculative_config={"method": METHOD, "num_speculative_tokens": DEPTH},
     )
-    return Runner(config.resolve(open_checkpoint(toy_model).config))
+    return create_runner(config.resolve(open_checkpoint(toy_model).config))
 
 
 @pytest.fixture
