@@ -25,6 +25,7 @@ __all__ = [
     "assert_async_was_on",
     "assert_conservation",
     "assert_exercised",
+    "assert_no_wasted_work",
     "assert_prefixes_of",
     "assert_same_drafts",
     "assert_same_outputs",
@@ -145,6 +146,8 @@ def assert_prefixes_of(reference: Run, actual: Run, items: Sequence[WorkItem], *
                     expected=found.expected,
                     actual=found.actual,
                 )
+    if len(aborted) == len(actual.outputs):
+        return len(aborted)
     kept = {i: output for i, output in reference.outputs.items() if i not in aborted}
     others = {i: output for i, output in actual.outputs.items() if i not in aborted}
     compared = assert_same_outputs(
@@ -241,8 +244,9 @@ def assert_conservation(run: Run, *, case: str) -> None:
     own = stats.num_prefill_tokens_emitted + stats.num_decode_steps + stats.num_accepted_tokens
     same("emitted tokens from prefills, steps and accepted drafts", total, own)
     same("accepted tokens summed over positions", stats.num_accepted_tokens, sum(stats.num_accepted_tokens_per_pos))
-    by_request = sum(c.stats.num_accepted_tokens for _, c in completions)
-    same("accepted tokens summed over requests", stats.num_accepted_tokens, by_request)
+    for name, counter in (("drafts", "num_drafts"), ("drafted", "num_drafted_tokens"), ("accepted", "num_accepted_tokens")):
+        by_request = sum(getattr(c.stats, counter) for _, c in completions)
+        same(f"{name} summed over requests", getattr(stats, counter), by_request)
     per_pos = stats.num_accepted_tokens_per_pos
     bounds = [stats.num_drafts, *per_pos]
     if any(later > earlier for earlier, later in pairwise(bounds)):
@@ -259,27 +263,34 @@ def assert_conservation(run: Run, *, case: str) -> None:
 def assert_work_bounds(sync: Run, asynchronous: Run, *, case: str) -> None:
     """Asynchronous scheduling costs nothing that the results do not justify.
 
-    Without preemption the positions that went through the model, cache hits added, are those of the tokens, the rejected drafts
-    and the dropped rows. A row is dropped only for a request that a stop or an abort ended, at most one for each: a length can
-    be foreseen. Preemptions: at most one more for each request than the synchronous run had.
+    Each alone: `assert_no_wasted_work`. Preemptions: at most one more for each request than the synchronous run had.
     """
-    for run in (sync, asynchronous):
-        _assert_no_extra_positions(run, case)
-    completions = [c for output in asynchronous.outputs.values() for c in output.outputs]
-    surprising_ends = sum(c.finish_reason != "length" for c in completions)
-    _at_most("dropped rows", surprising_ends, asynchronous.stats.num_dropped_rows, asynchronous, case)
-    _at_most("dropped rows", 0, sync.stats.num_dropped_rows, sync, case)
-    allowed = sync.stats.num_preemptions + len(completions)
+    assert_no_wasted_work(sync, asynchronous=False, case=case)
+    assert_no_wasted_work(asynchronous, asynchronous=True, case=case)
+    num_completions = sum(len(output.outputs) for output in asynchronous.outputs.values())
+    allowed = sync.stats.num_preemptions + num_completions
     _at_most("preemptions", allowed, asynchronous.stats.num_preemptions, asynchronous, case)
+
+
+def assert_no_wasted_work(run: Run, *, asynchronous: bool, case: str) -> None:
+    """Without preemption the positions that went through the model, cache hits added, are those of the tokens, the rejected
+    drafts and the dropped rows. A row is dropped only by asynchronous scheduling, for a request that a stop or an abort ended,
+    at most one for each: a length can be foreseen.
+    """
+    _assert_no_extra_positions(run, case)
+    completions = [c for output in run.outputs.values() for c in output.outputs]
+    surprising_ends = sum(c.finish_reason != "length" for c in completions) if asynchronous else 0
+    _at_most("dropped rows", surprising_ends, run.stats.num_dropped_rows, run, case)
 
 
 def _assert_no_extra_positions(run: Run, case: str) -> None:
     stats = run.stats
+    # The last token never goes through the model, but where it gives NaN it has.
     needed = sum(
-        len(output.prompt_token_ids) + len(c.token_ids) - 1
+        len(output.prompt_token_ids) + len(c.token_ids) - (c.finish_reason != "error")
         for output in run.outputs.values()
         for c in output.outputs
-        if c.token_ids
+        if c.token_ids or c.finish_reason == "error"
     )
     rejected = stats.num_drafted_tokens - stats.num_accepted_tokens
     allowed = needed + rejected + stats.num_dropped_positions

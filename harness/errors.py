@@ -16,6 +16,7 @@ __all__ = [
     "ConfigResolutionError",
     "ConservationError",
     "DistributionMismatchError",
+    "EngineCrashError",
     "FeatureNotExercisedError",
     "FinishReasonMismatchError",
     "LogprobMismatchError",
@@ -115,6 +116,10 @@ class WorkBoundError(ValidationError):
 
 class ResourceLeakError(ValidationError):
     """Slots, blocks or references are not all back when the engine is idle, or do not add up while it runs."""
+
+
+class EngineCrashError(ValidationError):
+    """The engine raised something that is no request's own error."""
 
 
 class StalledEngineError(ValidationError):

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from engine import LLM, EngineStats, IntegrityError, RequestOutput, SamplingParams
+from engine import LLM, EngineStats, IntegrityError, RequestError, RequestOutput, SamplingParams
 from engine import StalledEngineError as EngineStalledError
-from harness.errors import ResourceLeakError, StalledEngineError
+from harness.errors import EngineCrashError, ResourceLeakError, StalledEngineError, ValidationError
 
 __all__ = ["Run", "WorkItem", "checked", "prompt_hash", "run_one_at_a_time", "run_workload"]
 
@@ -47,6 +47,10 @@ def checked() -> Iterator[None]:
         raise ResourceLeakError(f"the engine's books do not add up: {error}") from error
     except EngineStalledError as error:
         raise StalledEngineError(f"the engine made no progress: {error}") from error
+    except (ValidationError, RequestError):
+        raise
+    except Exception as error:
+        raise EngineCrashError(f"the engine died: {type(error).__name__}: {error}") from error
 
 
 def run_workload(llm: LLM, items: Sequence[WorkItem], *, label: str, audit: bool = True) -> Run:

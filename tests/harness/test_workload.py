@@ -126,12 +126,16 @@ def test_a_leak(when: str, llm: LLM) -> None:
         run_workload(llm, items(2), label="x", audit=when == "running")
 
 
-def test_checked_lets_other_errors_pass() -> None:
+def test_checked_names_what_the_engine_raises() -> None:
     with pytest.raises(errors.ResourceLeakError) as caught, checked():
         raise IntegrityError("a block too many")
     assert isinstance(caught.value.__cause__, IntegrityError)
-    with pytest.raises(KeyError), checked():
+    with pytest.raises(errors.EngineCrashError, match=r"the engine died: KeyError: 'x'"), checked():
         raise KeyError("x")
+    with pytest.raises(InvalidRequestError), checked():
+        raise InvalidRequestError("the user's own error stays what it is")
+    with pytest.raises(errors.TokenMismatchError), checked():
+        raise errors.TokenMismatchError("so does a check's")
 
 
 def test_prompts_have_a_fingerprint() -> None:
