@@ -26,6 +26,7 @@ __all__ = [
     "assert_conservation",
     "assert_exercised",
     "assert_no_wasted_work",
+    "assert_prefix_hits",
     "assert_prefixes_of",
     "assert_same_drafts",
     "assert_same_outputs",
@@ -257,6 +258,18 @@ def assert_conservation(run: Run, *, case: str) -> None:
             f"{case}: {run.label}: not 0 <= accepted {stats.num_accepted_tokens} <= drafted {stats.num_drafted_tokens} "
             f"<= {depth} x {stats.num_drafts} drafts",
             case=case,
+        )
+
+
+def assert_prefix_hits(run: Run, expected: int, *, case: str) -> None:
+    """The prefix cache found exactly what it must: less is work done twice, more is somebody else's entries."""
+    found = run.stats.num_prefix_hits
+    if found != expected:
+        raise WorkBoundError(
+            f"{case}: {run.label}: the prefix cache found {found} tokens, {expected} were there to be found",
+            case=case,
+            expected=expected,
+            actual=found,
         )
 
 

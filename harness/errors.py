@@ -54,6 +54,8 @@ class ValidationError(AssertionError):
         self.expected = expected
         self.actual = actual
         self.details = details
+        self.replay: Any = None
+        """The `harness.replay.Replay` of the case, where the check makes one."""
 
     @property
     def evidence(self) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from harness.engines import open_engine
 from harness.recording import Notes
 from harness.spec_methods import METHODS, SpecMethod
 from harness.workload import Run, WorkItem, run_workload
+from harness.workloads import BLOCK_SIZE, real_items, tight_pool, zoo_prompts
 from harness.wrong_model import always_wrong_model
-from suites.workloads import BLOCK_SIZE, real_items, tight_pool, zoo_prompts
 
 BOUNDS: Mapping[str, Any] = tomllib.loads((Path(__file__).parent / "acceptance_bounds.toml").read_text(encoding="utf-8"))
 SMALL = {"max_model_len": 512, "block_size": BLOCK_SIZE}

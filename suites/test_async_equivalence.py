@@ -18,18 +18,27 @@ from harness.equivalence import DRAFTERS, EquivalenceResult, check_async_equals_
 from harness.recording import Notes
 from harness.reference import Reference
 from harness.workload import WorkItem, prompt_hash
-from suites.workloads import BLOCK_SIZE, SAMPLING, ZOO_TARGETS, real_items, tight_pool, toy_items, zoo_prompts
+from harness.workloads import (
+    BLOCK_SIZE,
+    CACHES,
+    EXERCISED,
+    POOLS,
+    PREFILLS,
+    SAMPLING,
+    TOY,
+    ZOO_TARGETS,
+    conversation_items,
+    expected_prefix_hits,
+    real_items,
+    tight_pool,
+    toy_items,
+    zoo_prompts,
+)
 
 K = 3  # speculative tokens; the reference knows K + 1 tokens behind each end, so that an accepted run can go beyond a stop
 ReferenceFor = Callable[..., Reference]
 
 EXECUTORS = {"uni": {"distributed_executor_backend": "uni"}, "mp": {"distributed_executor_backend": "mp"}}
-# The largest request needs 8 blocks of 8; with four at once, 9 blocks force preemption in every set.
-POOLS = {"roomy": {"num_kv_blocks": 96}, "tight": {"num_kv_blocks": 9}}
-PREFILLS = {"whole": {"max_num_batched_tokens": 512}, "chunked": {"max_num_batched_tokens": 18}}
-CACHES = {"nocache": {"enable_prefix_caching": False}, "cache": {"enable_prefix_caching": True}}
-EXERCISED = {"tight": "num_preemptions", "chunked": "num_partial_prefills", "cache": "num_prefix_hits"}
-TOY = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 128}
 
 
 def note(record: Notes, items: list[WorkItem], result: EquivalenceResult) -> None:
@@ -91,6 +100,28 @@ def test_staggered_arrivals_and_aborts(
         num_speculative_tokens=K,
     )
     note(record, staggered, result)
+
+
+@pytest.mark.parametrize("sampling", ["greedy-ignore-eos", "temperature"])
+@pytest.mark.parametrize("drafts", DRAFTERS)
+def test_conversations(drafts: str, sampling: str, toy_model: str, reference_for: ReferenceFor, record: Notes) -> None:
+    """Each request goes on where the one before ended, so it reads entries that generated tokens have left in the cache: the
+    last one that was written, and none that was not. As many are found as there must be."""
+    first = toy_items(sampling)[:3]
+    plain = reference_for(toy_model, {"max_model_len": 128}, first, num_beyond=0)
+    items = conversation_items(first, plain.run)
+    reference = reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1)
+    result = check_async_equals_sync(
+        toy_model,
+        {**TOY, **POOLS["roomy"], **PREFILLS["whole"], **CACHES["cache"]},
+        items,
+        reference,
+        case=f"conversation-{drafts}-{sampling}",
+        drafting=DRAFTERS[drafts],
+        num_speculative_tokens=K,
+        prefix_hits=expected_prefix_hits(items, reference.run, BLOCK_SIZE),
+    )
+    note(record, items, result)
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 16])

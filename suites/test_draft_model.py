@@ -28,7 +28,7 @@ from harness.engines import open_engine
 from harness.quantized import dequantized_copy
 from harness.recording import Notes
 from harness.workload import Run
-from suites.workloads import BLOCK_SIZE
+from harness.workloads import BLOCK_SIZE
 
 TARGET = "zoo:tiny"
 NUM_PROBLEMS = 60

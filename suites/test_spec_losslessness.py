@@ -21,7 +21,7 @@ from harness.recording import Notes
 from harness.reference import Reference
 from harness.spec_methods import METHODS
 from harness.workload import prompt_hash, run_workload
-from suites.workloads import BLOCK_SIZE, real_items, tight_pool, zoo_prompts
+from harness.workloads import BLOCK_SIZE, real_items, tight_pool, zoo_prompts
 
 ReferenceFor = Callable[..., Reference]
 

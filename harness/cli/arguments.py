@@ -19,6 +19,7 @@ __all__ = [
     "add_sampling",
     "human_output",
     "named_values",
+    "positive",
     "read_prompts",
     "sampling_from",
     "write_json",
@@ -52,6 +53,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON too (- for standard output)")
+
+
+def positive(text: str) -> int:
+    """For argparse: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
 
 
 def named_values(pairs: Sequence[str]) -> dict[str, Any]:

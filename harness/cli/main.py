@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import reports.cli
 from engine import EngineError
-from harness.cli import acceptance, defects, diff, generate
+from harness.cli import acceptance, defects, diff, generate, replay, simulate
 from harness.zoo import ZooError
 from harness.zoo import cli as zoo
 
@@ -24,6 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_parser(commands)
     acceptance.add_parser(commands)
     defects.add_parser(commands)
+    simulate.add_parser(commands)
+    replay.add_parser(commands)
     reports.cli.add_parser(commands)
     zoo.add_parser(commands)
     return parser

@@ -1,7 +1,7 @@
 """A model whose next token is a hash of what it reads back through its block table. A plugin: see `PLUGINS`.
 
-Every position has an entry in a paged cache, as in a real model: the token's id, and a digest of the entries that it saw when it
-was written. The state of a position is a hash of both for all positions up to its own, so an entry that is misplaced, stale,
+Every position has an entry in a paged cache, as in a real model: the token's id, and a digest of the entries that it saw when
+it was written. The state of a position is a hash of both for all positions up to its own, so an entry that is misplaced, stale,
 missing, or written behind other tokens changes what comes next. A step takes microseconds, and `Truth` is the closed form.
 """
 
@@ -97,12 +97,13 @@ class _Pending(Future[StepResult]):
 
 
 class SimulatedExecutor(Executor):
-    """The device as a queue without a thread: whether it has caught up with the host is drawn for each step (`options.seed`)."""
+    """The device as a queue without a thread; whether it has caught up with the host is drawn for each step."""
 
     supports_async_scheduling = True
 
     def __init__(self, config: ResolvedConfig) -> None:
         self._runner: Runner = create_runner(config)
+        # Fixed by the engine's seed.
         self._draws = np.random.default_rng(config.options.seed).random(64) < 0.5
         self._queue: list[tuple[StepPlan, Future[StepResult]]] = []
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from engine import SamplingParams
 from engine.checkpoint import resolve_model
 from engine.tokenizer import load_tokenizer
 from harness.datasets.text_tasks import TEXT_TASKS
 from harness.datasets.word_problems import fixed_split
 from harness.prompts import prompt_text
-from harness.workload import SamplingParams, WorkItem
+from harness.workload import Run, WorkItem
 
 BLOCK_SIZE = 8
 SHARED_PREFIX = 2 * BLOCK_SIZE  # tokens that every other prompt begins with
@@ -37,6 +39,9 @@ SAMPLING: dict[str, SamplingSet] = {
     "stop-ids": lambda i, m: SamplingParams(
         temperature=0.7, seed=700 + i, max_tokens=m, stop_token_ids=range(40, 126, 21), min_tokens=min(m, 9 + i)
     ),
+    "logprobs": lambda i, m: SamplingParams(
+        temperature=0.8, top_k=30, seed=900 + i, max_tokens=m, min_tokens=min(m, 2), logprobs=i % 4
+    ),
     "several": lambda i, m: SamplingParams(n=1 + i % 3, temperature=1.0, seed=800 + i, max_tokens=m),
     "unseeded": lambda i, m: SamplingParams(temperature=1.0, max_tokens=m),
 }
@@ -48,6 +53,49 @@ def toy_items(sampling: str) -> list[WorkItem]:
         WorkItem(f"r{i}", tuple(prompt), SAMPLING[sampling](i, max_tokens))
         for i, (prompt, max_tokens) in enumerate(zip(_toy_prompts(), (m for _, m in SHAPES), strict=True))
     ]
+
+
+# The largest request needs 8 blocks of 8; with four at once, 9 blocks force preemption in every set.
+POOLS = {"roomy": {"num_kv_blocks": 96}, "tight": {"num_kv_blocks": 9}}
+PREFILLS = {"whole": {"max_num_batched_tokens": 512}, "chunked": {"max_num_batched_tokens": 18}}
+CACHES = {"nocache": {"enable_prefix_caching": False}, "cache": {"enable_prefix_caching": True}}
+EXERCISED = {"tight": "num_preemptions", "chunked": "num_partial_prefills", "cache": "num_prefix_hits"}
+TOY = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 128}
+
+
+def conversation_items(first: Sequence[WorkItem], said: Run) -> list[WorkItem]:
+    """The first requests, and for each three that go on with what was said: to the end, a token before it, and half of it.
+
+    They come one after the other, when nothing else runs, and each asks for as many tokens as fill a block to its last place,
+    to the place before, and beyond.
+    """
+    items = list(first)
+    for item in first:
+        answer = said.outputs[item.request_id].outputs[0].token_ids
+        for index, count in enumerate((len(answer), len(answer) - 1, len(answer) // 2)):
+            prompt = (*item.prompt_token_ids, *answer[:count], 65 + index)
+            to_the_end = BLOCK_SIZE - len(prompt) % BLOCK_SIZE
+            params = replace(item.params, max_tokens=to_the_end + (0, BLOCK_SIZE, 3)[index], ignore_eos=True)
+            items.append(WorkItem(f"{item.request_id}-{index}", prompt, params))
+            again = (*prompt, *range(66, 66 + BLOCK_SIZE))
+            items.append(WorkItem(f"{item.request_id}-{index}-again", again, replace(params, max_tokens=5)))
+    return [replace(item, arrive_at_step=80 * index) for index, item in enumerate(items)]
+
+
+def expected_prefix_hits(items: Sequence[WorkItem], reference: Run, block_size: int) -> int:
+    """Tokens that a roomy prefix cache must find, where each request comes after the one before has ended: whole blocks of what
+    went through the model before, the last token of a prompt excepted."""
+    known: set[tuple[int, ...]] = set()
+    hits = 0
+    for item in items:
+        prompt = item.prompt_token_ids
+        for end in range(block_size, len(prompt), block_size):
+            if prompt[:end] not in known:
+                break
+            hits += block_size
+        through = (*prompt, *reference.outputs[item.request_id].outputs[0].token_ids)[:-1]
+        known.update(through[:end] for end in range(block_size, len(through) + 1, block_size))
+    return hits
 
 
 # Completion lengths of the requests to a real checkpoint.
