@@ -21,7 +21,7 @@ from harness.engines import open_engine
 from harness.judge import Judge
 from harness.reference import Reference
 from harness.replay import Replay
-from harness.workload import Run, WorkItem, run_workload
+from harness.workload import Run, WorkItem, in_turn, run_workload
 
 __all__ = ["DRAFTERS", "Drafting", "EquivalenceResult", "check_async_equals_sync"]
 
@@ -50,18 +50,22 @@ def check_async_equals_sync(
     drafting: Drafting = DRAFTERS["plain"],
     num_speculative_tokens: int = 3,
     exercised: Sequence[str] = (),
-    prefix_hits: int | None = None,
+    is_in_turn: bool = False,
     audit: bool = True,
     judge: Judge | None = None,
 ) -> EquivalenceResult:
     """Raise the exception that names what differs, or that nothing was tested.
 
     `options` are those of both engines but `async_scheduling`: the synchronous one says False, the other one leaves it unset,
-    since being on by default is part of the claim. `exercised`: counters that must be above zero in both runs. `prefix_hits`:
-    tokens that the prefix cache must have found. `judge` may collect what the oracles say instead of stopping at the first.
+    since being on by default is part of the claim. `exercised`: counters that must be above zero in both runs. `is_in_turn`:
+    the requests come one after the other, so that it is known what the prefix cache must find. `judge` may collect what the
+    oracles say instead of stopping at the first.
     """
     judge = judge or Judge()
-    replay = Replay("async_equals_sync", model, dict(options), tuple(items), drafting, num_speculative_tokens)
+    items = in_turn(items) if is_in_turn else items
+    replay = Replay(
+        "async_equals_sync", model, dict(options), tuple(items), drafting, num_speculative_tokens, is_in_turn=is_in_turn
+    )
     plugins = options.get("plugins", ())
     drafted = drafting.scripted(items, reference.continuations)
     sync_options = {
@@ -96,9 +100,13 @@ def check_async_equals_sync(
             counters = [*exercised, *(["num_drafts"] if drafting.sync_method else [])]
             with judge:
                 assert_exercised(run, *counters, case=case)
-            if prefix_hits is not None:
+            if is_in_turn and sync_engine.config.options.enable_prefix_caching:
+                sizes = {
+                    "block_size": sync_engine.config.options.block_size,
+                    "num_blocks": sync_engine.config.num_kv_blocks,
+                }
                 with judge:
-                    assert_prefix_hits(run, prefix_hits, case=case)
+                    assert_prefix_hits(reference.run, run, items, **sizes, case=case)
             if drafting.exact_rate is not None:
                 with judge:
                     assert_acceptance_exactly(run, drafting.exact_rate, case=case)

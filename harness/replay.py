@@ -39,6 +39,7 @@ class Replay:
     drafting: Drafting = field(default_factory=Drafting)
     num_speculative_tokens: int = 0
     num_rounds: int = 1
+    is_in_turn: bool = False
     exception: str = ""
     """What it raised."""
     message: str = ""

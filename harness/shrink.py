@@ -49,7 +49,7 @@ def run_replay(replay: Replay) -> ValidationError | None:
             options = dict(replay.options)
             plugins = tuple(options.pop("plugins", ()))
             accept = replay.drafting.accept or (0,)
-            check_scenario(Scenario(options, replay.items, accept, depth, replay.num_rounds), plugins)
+            check_scenario(Scenario(options, replay.items, accept, depth, replay.num_rounds, replay.is_in_turn), plugins)
         else:
             plain = {k: v for k, v in replay.options.items() if k in ("max_model_len", "dtype", "quantization")}
             reference = make_reference(replay.model, plain, replay.items, num_beyond=depth + 1)
@@ -61,6 +61,7 @@ def run_replay(replay: Replay) -> ValidationError | None:
                 case="replay",
                 drafting=replay.drafting,
                 num_speculative_tokens=depth,
+                is_in_turn=replay.is_in_turn,
             )
     except ValidationError as error:
         return error
@@ -105,6 +106,8 @@ def _smaller(replay: Replay) -> Iterator[Replay]:
         yield replace(replay, num_rounds=1)
     for index, item in enumerate(items):
         for smaller in _smaller_items(item):
+            if replay.is_in_turn and smaller.arrive_at_step != item.arrive_at_step:
+                continue  # arrivals follow from the order
             yield replace(replay, items=(*items[:index], smaller, *items[index + 1 :]))
     if replay.num_speculative_tokens and replay.check == "simulation":
         for depth in (0, 1, replay.num_speculative_tokens - 1):

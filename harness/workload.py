@@ -13,7 +13,7 @@ from engine import LLM, EngineStats, IntegrityError, RequestError, RequestOutput
 from engine import StalledEngineError as EngineStalledError
 from harness.errors import EngineCrashError, ResourceLeakError, StalledEngineError, ValidationError
 
-__all__ = ["Run", "WorkItem", "checked", "prompt_hash", "run_one_at_a_time", "run_workload"]
+__all__ = ["Run", "WorkItem", "checked", "in_turn", "prompt_hash", "run_one_at_a_time", "run_workload"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,16 @@ def run_one_at_a_time(llm: LLM, items: Sequence[WorkItem], *, label: str) -> Run
         alone = replace(item, arrive_at_step=0, abort_after_tokens=None)
         outputs |= run_workload(llm, [alone], label=label, audit=False).outputs
     return Run(label, outputs, _difference(llm.stats, before))
+
+
+def in_turn(items: Sequence[WorkItem]) -> list[WorkItem]:
+    """The same requests, each arriving when the one before has certainly ended: for what a request leaves to the next."""
+    spaced = []
+    step = 0
+    for item in items:
+        spaced.append(replace(item, arrive_at_step=step))
+        step += item.params.n * (len(item.prompt_token_ids) + (item.params.max_tokens or 0)) + 4
+    return spaced
 
 
 def prompt_hash(items: Sequence[WorkItem]) -> str:

@@ -12,7 +12,7 @@ from engine.tokenizer import load_tokenizer
 from harness.datasets.text_tasks import TEXT_TASKS
 from harness.datasets.word_problems import fixed_split
 from harness.prompts import prompt_text
-from harness.workload import Run, WorkItem
+from harness.workload import Run, WorkItem, in_turn
 
 BLOCK_SIZE = 8
 SHARED_PREFIX = 2 * BLOCK_SIZE  # tokens that every other prompt begins with
@@ -66,8 +66,7 @@ TOY = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 128}
 def conversation_items(first: Sequence[WorkItem], said: Run) -> list[WorkItem]:
     """The first requests, and for each three that go on with what was said: to the end, a token before it, and half of it.
 
-    They come one after the other, when nothing else runs, and each asks for as many tokens as fill a block to its last place,
-    to the place before, and beyond.
+    They come in turn, and each asks for as many tokens as fill a block to its last place, to the place before, and beyond.
     """
     items = list(first)
     for item in first:
@@ -79,23 +78,7 @@ def conversation_items(first: Sequence[WorkItem], said: Run) -> list[WorkItem]:
             items.append(WorkItem(f"{item.request_id}-{index}", prompt, params))
             again = (*prompt, *range(66, 66 + BLOCK_SIZE))
             items.append(WorkItem(f"{item.request_id}-{index}-again", again, replace(params, max_tokens=5)))
-    return [replace(item, arrive_at_step=80 * index) for index, item in enumerate(items)]
-
-
-def expected_prefix_hits(items: Sequence[WorkItem], reference: Run, block_size: int) -> int:
-    """Tokens that a roomy prefix cache must find, where each request comes after the one before has ended: whole blocks of what
-    went through the model before, the last token of a prompt excepted."""
-    known: set[tuple[int, ...]] = set()
-    hits = 0
-    for item in items:
-        prompt = item.prompt_token_ids
-        for end in range(block_size, len(prompt), block_size):
-            if prompt[:end] not in known:
-                break
-            hits += block_size
-        through = (*prompt, *reference.outputs[item.request_id].outputs[0].token_ids)[:-1]
-        known.update(through[:end] for end in range(block_size, len(through) + 1, block_size))
-    return hits
+    return in_turn(items)
 
 
 # Completion lengths of the requests to a real checkpoint.

@@ -28,7 +28,6 @@ from harness.workloads import (
     TOY,
     ZOO_TARGETS,
     conversation_items,
-    expected_prefix_hits,
     real_items,
     tight_pool,
     toy_items,
@@ -119,7 +118,8 @@ def test_conversations(drafts: str, sampling: str, toy_model: str, reference_for
         case=f"conversation-{drafts}-{sampling}",
         drafting=DRAFTERS[drafts],
         num_speculative_tokens=K,
-        prefix_hits=expected_prefix_hits(items, reference.run, BLOCK_SIZE),
+        exercised=["num_prefix_hits"],
+        is_in_turn=True,
     )
     note(record, items, result)
 

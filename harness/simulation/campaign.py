@@ -110,4 +110,5 @@ def as_replay(scenario: Scenario, plugins: Sequence[str]) -> Replay:
         Drafting(METHOD, METHOD, accept=scenario.accept),
         scenario.num_speculative_tokens,
         scenario.num_rounds,
+        scenario.is_in_turn,
     )

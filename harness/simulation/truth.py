@@ -58,10 +58,11 @@ class Truth:
             sequence.append(token)
         room = max_model_len - len(prompt)
         most = room if params.max_tokens is None else min(params.max_tokens, room)
+        choose = _Choice(params, index)
         found: list[int] = []
         finish: tuple[FinishReason, int | None] | None = None
         while finish is None:
-            token = _choose(sequence, params, index, masked=len(found) < params.min_tokens)
+            token = choose(sequence, masked=len(found) < params.min_tokens)
             if token < 0:
                 return cls(found, "error", None, [])
             sequence.append(token)
@@ -69,7 +70,7 @@ class Truth:
             finish = _ending(token, len(found), params, most)
         beyond: list[int] = []
         while len(beyond) < num_beyond and len(sequence.tokens) < max_model_len:
-            token = _choose(sequence, params, index, masked=False)
+            token = choose(sequence, masked=False)
             if token < 0:
                 break
             sequence.append(token)
@@ -77,25 +78,31 @@ class Truth:
         return cls(found, finish[0], finish[1], beyond)
 
 
-def _choose(sequence: _Sequence, params: SamplingParams, index: int, *, masked: bool) -> int:
-    stop_ids = {*(() if params.ignore_eos else (EOS_ID,)), *(params.stop_token_ids or ())} if masked else set()
-    if params.is_greedy and _GREEDY_CHOICE[sequence.state] not in stop_ids:
-        return _GREEDY_CHOICE[sequence.state]
-    logits = LOGITS[sequence.state][None].clone()
-    logits[0, list(stop_ids)] = -torch.inf
-    return int(
-        create_kernels("auto", 1).sample(
-            logits,
+class _Choice:
+    """How one completion chooses its tokens."""
+
+    def __init__(self, params: SamplingParams, index: int) -> None:
+        self._is_greedy = params.is_greedy
+        self._stop_ids = {*(() if params.ignore_eos else (EOS_ID,)), *(params.stop_token_ids or ())}
+        self._kernels = create_kernels("auto", 1)
+        self._parameters = (
             torch.tensor([0.0 if params.is_greedy else params.temperature]),
             torch.tensor([max(params.top_k, 0)], dtype=torch.int32),
             torch.tensor([params.top_p]),
             torch.tensor([params.min_p]),
             torch.tensor([params.seed or 0], dtype=torch.int64),
             torch.tensor([index], dtype=torch.int32),
-            torch.tensor([len(sequence.tokens)], dtype=torch.int64),
-            DrawPurpose.TARGET,
         )
-    )
+
+    def __call__(self, sequence: _Sequence, *, masked: bool) -> int:
+        """The token behind `sequence`; -1 for NaN."""
+        stop_ids = self._stop_ids if masked else set()
+        if self._is_greedy and _GREEDY_CHOICE[sequence.state] not in stop_ids:
+            return _GREEDY_CHOICE[sequence.state]
+        logits = LOGITS[sequence.state][None].clone()
+        logits[0, list(stop_ids)] = -torch.inf
+        position = torch.tensor([len(sequence.tokens)], dtype=torch.int64)
+        return int(self._kernels.sample(logits, *self._parameters, position, DrawPurpose.TARGET))
 
 
 def _ending(token: int, count: int, params: SamplingParams, most: int) -> tuple[FinishReason, int | None] | None:
