@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from harness.datasets.gsm8k import Questions, load_questions
 from harness.engines import kernel_backends, missing_from_cache, worker_threads
 from harness.prompts import question_prompts
-from harness.reference import Reference, make_reference
+from harness.reference import References
 from harness.tiers import TIERS, is_selected
 from harness.toy_model import toy_model_path
-from harness.workload import WorkItem
 
 pytest_plugins = ["harness.known_defects_plugin", "harness.recording"]
 
@@ -78,17 +75,9 @@ def real_prompts(real_model: str, questions: Questions) -> list[list[int]]:
 
 
 @pytest.fixture(scope="session")
-def reference_for() -> Callable[..., Reference]:
+def reference_for() -> References:
     """Reference runs, made once for each workload of a session."""
-    known: dict[object, Reference] = {}
-
-    def get(model: str, options: dict[str, object], items: Sequence[WorkItem], num_beyond: int) -> Reference:
-        key = (model, tuple(sorted(options.items())), tuple(items), num_beyond)
-        if key not in known:
-            known[key] = make_reference(model, options, items, num_beyond=num_beyond)
-        return known[key]
-
-    return get
+    return References()
 
 
 @pytest.fixture(scope="session")

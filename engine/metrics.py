@@ -26,7 +26,7 @@ def acceptance_length(num_accepted: int, num_drafts: int) -> float:
 
 @dataclass
 class EngineStats:
-    """Raw counters since the engine began. Only committed results count, except for the work that was done (`num_rows_*`)."""
+    """Raw counters since the engine began. Only committed results count, except for the work that was done."""
 
     num_speculative_tokens: int = 0
     num_steps: int = 0
@@ -38,8 +38,10 @@ class EngineStats:
     num_computed_positions: int = 0  # positions that went through the model, dropped results included
     num_dropped_rows: int = 0  # went through the model for requests that had ended meanwhile
     num_dropped_positions: int = 0  # the positions of those rows
+    num_empty_rows: int = 0  # were planned, and had no position to compute: a step in flight had reached the limit
     num_partial_prefills: int = 0  # prefill rows that left a part of the prompt for later
     num_preemptions: int = 0
+    num_preempted_positions: int = 0  # committed positions that preempted requests gave up
     num_prefix_queries: int = 0  # tokens looked up
     num_prefix_hits: int = 0  # tokens found
     num_drafts: int = 0

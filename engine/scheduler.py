@@ -165,6 +165,7 @@ class Scheduler:
         if victim is request or victim.num_in_flight:
             return False
         self.running.pop()
+        self.stats.num_preempted_positions += victim.num_committed_tokens
         self._release(victim)
         victim.status = RequestStatus.WAITING
         victim.num_preemptions += 1
@@ -229,6 +230,7 @@ class Scheduler:
         del self._in_flight[plan.step_id]
         self.stats.num_steps += 1
         self.stats.num_computed_positions += int(result.num_computed.sum())
+        self.stats.num_empty_rows += int((result.num_computed == 0).sum())
         changed = []
         for index, row in enumerate(plan.rows):
             request = self._stays[row.slot, row.generation].request

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from engine.config import ResolvedConfig
 from harness.compare import (
     assert_acceptance_exactly,
+    assert_acceptance_follows,
     assert_async_was_on,
     assert_conservation,
     assert_exercised,
@@ -110,6 +112,16 @@ def check_async_equals_sync(
             if drafting.exact_rate is not None:
                 with judge:
                     assert_acceptance_exactly(run, drafting.exact_rate, case=case)
+            if drafting.accept and _has_room_for_all(sync_engine.config):
+                with judge:
+                    assert_acceptance_follows(run, drafting.accept, case=case)
         with judge:
             assert_work_bounds(sync, asynchronous, case=case)
         return EquivalenceResult(compared, async_engine.config.as_record(), sync, asynchronous)
+
+
+def _has_room_for_all(config: ResolvedConfig) -> bool:
+    """No row is ever short of tokens or of blocks."""
+    options = config.options
+    longest = options.max_num_seqs * config.max_model_len
+    return longest <= min(options.max_num_batched_tokens, config.num_kv_blocks * options.block_size)

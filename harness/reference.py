@@ -10,7 +10,7 @@ from engine import LLM, SamplingParams
 from harness.engines import open_engine
 from harness.workload import Run, WorkItem, run_one_at_a_time
 
-__all__ = ["Reference", "make_reference"]
+__all__ = ["Reference", "References", "make_reference"]
 
 PLAIN = {"async_scheduling": False, "enable_prefix_caching": False, "max_num_seqs": 4}
 
@@ -38,6 +38,19 @@ def make_reference(model: str, options: Mapping[str, Any], items: Sequence[WorkI
             for item in items
         }
     return Reference(run, continuations)
+
+
+class References:
+    """Reference runs, each made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Reference] = {}
+
+    def __call__(self, model: str, options: Mapping[str, Any], items: Sequence[WorkItem], num_beyond: int) -> Reference:
+        key = (model, tuple(sorted(options.items())), tuple(items), num_beyond)
+        if key not in self._known:
+            self._known[key] = make_reference(model, options, items, num_beyond=num_beyond)
+        return self._known[key]
 
 
 def _beyond(llm: LLM, item: WorkItem, index: int, token_ids: list[int], count: int) -> list[int]:

@@ -58,6 +58,8 @@ def toy_items(sampling: str) -> list[WorkItem]:
 # The largest request needs 8 blocks of 8; with four at once, 9 blocks force preemption in every set.
 POOLS = {"roomy": {"num_kv_blocks": 96}, "tight": {"num_kv_blocks": 9}}
 PREFILLS = {"whole": {"max_num_batched_tokens": 512}, "chunked": {"max_num_batched_tokens": 18}}
+# Fewer tokens in a step than the rows of a batch with drafts want: some rows have to wait, or lose drafts.
+BUDGETS = {f"budget-{count}": {"max_num_batched_tokens": count} for count in (5, 6, 9)}
 CACHES = {"nocache": {"enable_prefix_caching": False}, "cache": {"enable_prefix_caching": True}}
 EXERCISED = {"tight": "num_preemptions", "chunked": "num_partial_prefills", "cache": "num_prefix_hits"}
 TOY = {"block_size": BLOCK_SIZE, "max_num_seqs": 4, "max_model_len": 128}

@@ -7,19 +7,26 @@ token is lost or counted twice, that no work was wasted, and that every slot and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness.cells import (
+    EXECUTORS,
+    NUM_DRAFTS,
+    Cell,
+    ReferenceFor,
+    conversation_cell,
+    equivalence_cell,
+    staggered_cell,
+)
 from harness.datasets.gsm8k import Questions
-from harness.equivalence import DRAFTERS, EquivalenceResult, check_async_equals_sync
+from harness.equivalence import DRAFTERS, check_async_equals_sync
 from harness.recording import Notes
-from harness.reference import Reference
 from harness.workload import WorkItem, prompt_hash
 from harness.workloads import (
     BLOCK_SIZE,
+    BUDGETS,
     CACHES,
     EXERCISED,
     POOLS,
@@ -27,24 +34,18 @@ from harness.workloads import (
     SAMPLING,
     TOY,
     ZOO_TARGETS,
-    conversation_items,
     real_items,
     tight_pool,
     toy_items,
     zoo_prompts,
 )
 
-K = 3  # speculative tokens; the reference knows K + 1 tokens behind each end, so that an accepted run can go beyond a stop
-ReferenceFor = Callable[..., Reference]
 
-EXECUTORS = {"uni": {"distributed_executor_backend": "uni"}, "mp": {"distributed_executor_backend": "mp"}}
-
-
-def note(record: Notes, items: list[WorkItem], result: EquivalenceResult) -> None:
-    record.config(result.config)
-    record.activity(result.activity)
-    record.count("requests_compared", result.num_compared)
-    record.provenance({"prompts": prompt_hash(items)})
+def note(record: Notes, cell: Cell) -> None:
+    record.config(cell.result.config)
+    record.activity(cell.result.activity)
+    record.count("requests_compared", cell.result.num_compared)
+    record.provenance({"prompts": prompt_hash(cell.items)})
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
@@ -60,68 +61,38 @@ def test_async_equals_sync(
     cache: str,
     drafts: str,
     sampling: str,
-    toy_model: str,
     reference_for: ReferenceFor,
     record: Notes,
 ) -> None:
-    items = toy_items(sampling)
-    result = check_async_equals_sync(
-        toy_model,
-        {**TOY, **EXECUTORS[executor], **POOLS[pool], **PREFILLS[prefill], **CACHES[cache]},
-        items,
-        reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1),
-        case=f"{executor}-{pool}-{prefill}-{cache}-{drafts}-{sampling}",
-        drafting=DRAFTERS[drafts],
-        num_speculative_tokens=K,
-        exercised=[EXERCISED[axis] for axis in (pool, prefill, cache) if axis in EXERCISED],
-    )
-    note(record, items, result)
+    note(record, equivalence_cell(executor, pool, prefill, cache, drafts, sampling, reference_for=reference_for))
+
+
+@pytest.mark.parametrize("drafts", DRAFTERS)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_step_too_small_for_the_batch(
+    budget: str, pool: str, drafts: str, reference_for: ReferenceFor, record: Notes
+) -> None:
+    """Rows wait for the next step with their drafts in hand, or go with fewer."""
+    note(record, equivalence_cell("uni", pool, budget, "nocache", drafts, "greedy", reference_for=reference_for))
 
 
 @pytest.mark.parametrize("drafts", DRAFTERS)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_staggered_arrivals_and_aborts(
-    executor: str, pool: str, drafts: str, toy_model: str, reference_for: ReferenceFor, record: Notes
+    executor: str, pool: str, drafts: str, reference_for: ReferenceFor, record: Notes
 ) -> None:
     """Requests come while others run; two are aborted (one as soon as it was added, one in the middle); nobody else notices."""
-    items = toy_items("temperature")
-    staggered = [replace(item, arrive_at_step=3 * i) for i, item in enumerate(items)]
-    staggered[2] = replace(staggered[2], abort_after_tokens=0)
-    staggered[3] = replace(staggered[3], abort_after_tokens=9)
-    result = check_async_equals_sync(
-        toy_model,
-        {**TOY, **EXECUTORS[executor], **POOLS[pool], **PREFILLS["chunked"], **CACHES["cache"]},
-        staggered,
-        reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1),
-        case=f"staggered-{executor}-{pool}-{drafts}",
-        drafting=DRAFTERS[drafts],
-        num_speculative_tokens=K,
-    )
-    note(record, staggered, result)
+    note(record, staggered_cell(executor, pool, drafts, reference_for=reference_for))
 
 
 @pytest.mark.parametrize("sampling", ["greedy-ignore-eos", "temperature"])
 @pytest.mark.parametrize("drafts", DRAFTERS)
-def test_conversations(drafts: str, sampling: str, toy_model: str, reference_for: ReferenceFor, record: Notes) -> None:
-    """Each request goes on where the one before ended, so it reads entries that generated tokens have left in the cache: the
+def test_conversations(drafts: str, sampling: str, reference_for: ReferenceFor, record: Notes) -> None:
+    """Each request goes on where one before ended, so it reads entries that generated tokens have left in the cache: the
     last one that was written, and none that was not. As many are found as there must be."""
-    first = toy_items(sampling)[:3]
-    plain = reference_for(toy_model, {"max_model_len": 128}, first, num_beyond=0)
-    items = conversation_items(first, plain.run)
-    reference = reference_for(toy_model, {"max_model_len": 128}, items, num_beyond=K + 1)
-    result = check_async_equals_sync(
-        toy_model,
-        {**TOY, **POOLS["roomy"], **PREFILLS["whole"], **CACHES["cache"]},
-        items,
-        reference,
-        case=f"conversation-{drafts}-{sampling}",
-        drafting=DRAFTERS[drafts],
-        num_speculative_tokens=K,
-        exercised=["num_prefix_hits"],
-        is_in_turn=True,
-    )
-    note(record, items, result)
+    note(record, conversation_cell(drafts, sampling, reference_for=reference_for))
 
 
 @pytest.mark.parametrize("num_speculative_tokens", [1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 16])
@@ -140,7 +111,7 @@ def test_draft_length_meets_block_size(
         drafting=DRAFTERS[drafts],
         num_speculative_tokens=num_speculative_tokens,
     )
-    note(record, items, result)
+    note(record, Cell(items, result))
 
 
 # --- the same on trained models: those of the zoo, and a real checkpoint ---------------------------------------------------
@@ -219,15 +190,15 @@ def check_on_trained_model(
     *,
     case: str,
 ) -> None:
-    num_kv_blocks = 256 if pool == "roomy" else tight_pool(items, BLOCK_SIZE, K)
+    num_kv_blocks = 256 if pool == "roomy" else tight_pool(items, BLOCK_SIZE, NUM_DRAFTS)
     result = check_async_equals_sync(
         model,
         {**REAL, **EXECUTORS[executor], **REAL_PREFILLS[prefill], "num_kv_blocks": num_kv_blocks},
         items,
-        reference_for(model, {"max_model_len": 512}, items, num_beyond=K + 1),
+        reference_for(model, {"max_model_len": 512}, items, num_beyond=NUM_DRAFTS + 1),
         case=f"{case}-{pool}-{prefill}-{drafts}",
         drafting=DRAFTERS[drafts],
-        num_speculative_tokens=K,
+        num_speculative_tokens=NUM_DRAFTS,
         exercised=[EXERCISED[axis] for axis in (pool, prefill) if axis in EXERCISED] + ["num_prefix_hits"],
     )
-    note(record, items, result)
+    note(record, Cell(items, result))
