@@ -1,4 +1,4 @@
-"""Measures the bounds of the acceptance suite: `python -m harness.acceptance_bounds > suites/acceptance_bounds.toml`.
+"""Measures the bounds of the acceptance suite: `python -m harness.acceptance_bounds > harness/acceptance_bounds.toml`.
 
 A bound is the 95 % interval of the length that this engine has now. The engine's own figure is the same on every machine, so
 what leaves the interval is a change of the engine or of the drafter, or another engine that drafts worse.
@@ -21,7 +21,7 @@ ACCEPTANCE_PARAMS = SamplingParams(temperature=0, max_tokens=128)
 HEAD = """\
 # Acceptance length of the zoo's drafters on the embedded prompts, greedy, K = 3: [floor, ceiling] by category, with the number
 # of requests and the value measured. The bounds are the 95 % interval of the bootstrap over requests.
-# Made by: python -m harness.acceptance_bounds > suites/acceptance_bounds.toml
+# Made by: python -m harness.acceptance_bounds > harness/acceptance_bounds.toml
 """
 
 

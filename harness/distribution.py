@@ -7,18 +7,20 @@ sampler, picker, verifier and accept rule; each draw has an address of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import stats
 
-from engine.accept import accept_coupled
+from engine.config import SpeculativeConfig
 from engine.drafters.pick import DraftPicker
-from engine.sampler import Sampler
+from engine.parts import Parts
 from engine.step import SlotSampling
-from engine.verify import Positions, Standard, Verifier
+from engine.verify import Positions, Verifier
 from harness.errors import DistributionMismatchError, FeatureNotExercisedError
 from kernels.backend import create_kernels
 
@@ -52,26 +54,34 @@ def draw_many(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    verifier_class: type[Verifier] = Standard,
-    picker_class: type[DraftPicker] = DraftPicker,
+    rejection_sample_method: str = "standard",
+    parts: Parts | None = None,
     first_seed: int = 0,
 ) -> Draws:
     """target_logits, draft_logits: [V, V] f32, row t behind token t. One verified window of `depth` drafts for each request."""
     vocab_size = target_logits.shape[0]
-    sampler = Sampler(create_kernels("auto", 1), SLOTS)
+    parts = parts or Parts()
+    sampler = parts.sampler(create_kernels("auto", 1), SLOTS)
     for slot in range(SLOTS):
         sampler.admit(slot, SlotSampling(temperature, top_k, top_p, min_p, first_seed + slot, 0, 0, (), None), 1)
-    picker = picker_class(sampler, SLOTS, depth, vocab_size, draft_sample_method)
-    verifier = verifier_class(sampler, picker)
+    picker = parts.picker(sampler, SLOTS, depth, vocab_size, draft_sample_method)
+    speculative = SpeculativeConfig("draft_model", depth, rejection_sample_method=rejection_sample_method)
+    verifier = parts.verifier(speculative, sampler, picker)
     windows = [
-        _window(target_logits, draft_logits, picker, verifier, depth, 1 + index * (depth + 1))
+        _window(target_logits, draft_logits, picker, verifier, parts.accept, depth, 1 + index * (depth + 1))
         for index in range(-(-n // SLOTS))
     ]
     return Draws(*(np.concatenate(parts) for parts in zip(*windows, strict=True)))
 
 
 def _window(
-    target_logits: torch.Tensor, draft_logits: torch.Tensor, picker: DraftPicker, verifier: Verifier, depth: int, position: int
+    target_logits: torch.Tensor,
+    draft_logits: torch.Tensor,
+    picker: DraftPicker,
+    verifier: Verifier,
+    accept: Callable[..., Any],
+    depth: int,
+    position: int,
 ) -> tuple[Ints, Ints, Ints]:
     """The fields of `Draws` for one window of every slot, whose first token stands at `position`."""
     slots, places = np.arange(SLOTS), np.arange(depth + 1)
@@ -87,7 +97,7 @@ def _window(
         drafts=np.concatenate((drafts, np.full((SLOTS, 1), -1)), axis=1).ravel(),
     )
     choices = verifier.choose(target_logits[torch.from_numpy(tokens.ravel())], at).reshape(SLOTS, depth + 1)
-    num_emitted, _ = accept_coupled(choices, drafts, np.full(SLOTS, depth))
+    num_emitted, _ = accept(choices, drafts, np.full(SLOTS, depth))
     return drafts, choices, num_emitted
 
 

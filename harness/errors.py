@@ -17,6 +17,7 @@ __all__ = [
     "ConservationError",
     "DistributionMismatchError",
     "EngineCrashError",
+    "FaultNotReachedError",
     "FeatureNotExercisedError",
     "FinishReasonMismatchError",
     "LogprobMismatchError",
@@ -70,6 +71,10 @@ class AsyncSchedulingNotEnabledError(ValidationError):
 
 class FeatureNotExercisedError(ValidationError):
     """The case claims a feature (drafts, preemptions, cache hits, chunks) that never happened."""
+
+
+class FaultNotReachedError(ValidationError):
+    """A fault was put in, and its code never ran: whether it would be seen was not tested."""
 
 
 class TokenMismatchError(ValidationError):

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from harness.compare import assert_async_was_on, assert_conservation, assert_exercised, assert_same_outputs
-from harness.distribution import Draws, assert_follows, assert_lossless, draw_many, expected_distributions
+from harness.draft_cells import FILTERS, NUM_DRAWS, rejection_cell
 from harness.engines import open_engine
 from harness.recording import Notes
 from harness.reference import Reference
@@ -91,54 +89,10 @@ def test_with_drafts_and_without(
 
 # --- rejection sampling: distributions ------------------------------------------------------------------------------------
 
-NUM_DRAWS = 100_000
-VOCABULARY = 8
-FILTERS = {
-    "plain": {},
-    "hot": {"temperature": 1.7},
-    "cold": {"temperature": 0.4},
-    "top-k": {"top_k": 3},
-    "top-p": {"top_p": 0.7},
-    "all-filters": {"temperature": 0.8, "top_k": 6, "top_p": 0.9, "min_p": 0.02},
-}
-
-
-def tables(closeness: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a target and of a draft that agrees with it more or less (1: entirely)."""
-    generator = torch.Generator().manual_seed(20242)
-    target, other = (torch.randn(VOCABULARY, VOCABULARY, generator=generator) * 1.5 for _ in range(2))
-    return target, closeness * target + (1 - closeness) * other
-
 
 @pytest.mark.parametrize("closeness", [0.0, 0.7, 1.0], ids=["unlike", "alike", "equal"])
 @pytest.mark.parametrize("method", ["probabilistic", "greedy"])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_rejection_sampling_follows_the_target(filters: str, method: str, closeness: float, record: Notes) -> None:
     """What is emitted has the target's distribution at every place; given a rejection, that of what is left to recover."""
-    target, draft = tables(closeness)
-    case = f"{filters}-{method}-{closeness}"
-    draws = draw_many(target, draft, n=NUM_DRAWS, depth=2, draft_sample_method=method, **FILTERS[filters])
-    exact = expected_distributions(target, **FILTERS[filters])
-    tests = assert_lossless(draws, exact, case=case)
-    tests += assert_recovered(draws, exact, draft, method, case=case, temperature=FILTERS[filters].get("temperature", 1.0))
-    record.figure("chi_square_tests", tests, n=NUM_DRAWS)
-
-
-def assert_recovered(
-    draws: Draws, target: np.ndarray, draft: torch.Tensor, method: str, *, case: str, temperature: float
-) -> int:
-    """Given a rejection at the first place, the token follows max(0, p - q); how often drafts stand follows min(p, q)."""
-    p = target[0]
-    q = expected_distributions(draft, temperature=temperature)[0]
-    if method == "greedy":
-        q = np.eye(VOCABULARY)[int(draft[0].argmax())]
-    stands = draws.num_emitted > 1
-    share = np.minimum(p, q).sum()
-    all_stand = share > 1 - 1e-9
-    shares = np.array([0.0, 1.0] if all_stand else [1 - share, share])
-    assert_follows(stands.astype(np.int64), shares, case=f"{case}, how many stand")
-    rest = np.maximum(p - q, 0)
-    if all_stand:
-        return 1
-    assert_follows(draws.emitted[~stands, 0], rest / rest.sum(), case=f"{case}, given a rejection")
-    return 2
+    record.figure("chi_square_tests", rejection_cell(filters, method, closeness), n=NUM_DRAWS)

@@ -22,6 +22,7 @@ from kernels.interface import Kernels
 __all__ = ["CORRUPTIONS"]
 
 GENERATED_ENTRY = 11  # the twelfth new token
+CASE = "cell:roomy/whole/nocache/plain/greedy-ignore-eos"
 
 
 @dataclass
@@ -186,7 +187,7 @@ def _corruption(kind: str, summary: str) -> Fault:
         return CorruptRunner(config, parts, kind)
 
     runner.__qualname__ = kind
-    declare = fault(f"own/{kind}", summary, part="runner", case="logprobs", raises="TokenMismatchError", source="our own")
+    declare = fault(f"own/{kind}", summary, part="runner", case=CASE, raises="TokenMismatchError")
     return declare(runner)
 
 

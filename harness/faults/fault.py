@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.parts import Parts
 
-__all__ = ["Fault", "fault", "known_faults"]
+__all__ = ["Fault", "fault", "known_faults", "reach"]
 
 
 @dataclass
@@ -54,6 +54,11 @@ _FAULTS: dict[str, Fault] = {}
 def known_faults() -> dict[str, Fault]:
     """Of the modules that are imported; `harness.faults.catalog` imports all."""
     return _FAULTS
+
+
+def reach(id: str, count: int = 1) -> None:
+    """The code of this fault has changed something, `count` times."""
+    _FAULTS[id].reach(count)
 
 
 def fault(

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-import harness.distribution
 from engine.drafters.pick import DraftPicker
+from engine.parts import Parts
 from engine.sampler import Sampler
-from engine.verify import Coupled
 from harness.distribution import assert_follows, assert_lossless, draw_many, expected_distributions
 from harness.errors import DistributionMismatchError, FeatureNotExercisedError
 from kernels.interface import DrawPurpose
@@ -34,7 +33,7 @@ def test_rejection_sampling_passes(temperature: float) -> None:
 
 
 def test_coupled_verification_passes_too() -> None:
-    assert check(temperature=1.3, verifier_class=Coupled) >= 6
+    assert check(temperature=1.3, rejection_sample_method="coupled") >= 6
 
 
 def test_a_draft_probability_taken_before_the_temperature_is_seen() -> None:
@@ -43,7 +42,7 @@ def test_a_draft_probability_taken_before_the_temperature_is_seen() -> None:
             return logits.double().softmax(dim=1)
 
     with pytest.raises(DistributionMismatchError):
-        check(temperature=1.7, picker_class=BeforeTemperature)
+        check(temperature=1.7, parts=Parts(picker=BeforeTemperature))
 
 
 def test_a_draw_shared_by_draft_and_acceptance_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +56,13 @@ def test_a_draw_shared_by_draft_and_acceptance_is_seen(monkeypatch: pytest.Monke
         check()
 
 
-def test_an_accept_rule_that_looks_at_the_next_token_only_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accept_rule_that_looks_at_the_next_token_only_is_seen() -> None:
     def accept(choices: np.ndarray, drafts: np.ndarray, num_drafts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         agree = choices[:, : drafts.shape[1]] == drafts  # a draft behind a rejected one counts as well
         return agree.sum(axis=1) + 1, np.zeros(len(drafts), dtype=bool)
 
-    monkeypatch.setattr(harness.distribution, "accept_coupled", accept)
     with pytest.raises(DistributionMismatchError):
-        check()
+        check(parts=Parts(accept=accept))
 
 
 def test_what_is_too_little_or_impossible_has_its_own_error() -> None:
