@@ -333,6 +333,10 @@ class Scheduler:
         name = f"request {request.request_id!r}"
         if request.num_in_flight != num_in_flight:
             raise IntegrityError(f"{name} counts {request.num_in_flight} steps in flight, {num_in_flight} name it")
+        if self.kv_cache.num_blocks_for(request.num_committed_tokens) > len(request.block_ids):
+            raise IntegrityError(
+                f"{name} has {request.num_committed_tokens} committed positions in {len(request.block_ids)} blocks"
+            )
         if request.status is RequestStatus.FINISHED:
             if not num_in_flight:
                 raise IntegrityError(f"{name} has ended and nothing is in flight, but it still holds slot {stay.slot}")
@@ -343,10 +347,6 @@ class Scheduler:
         if decoding and request.num_committed_tokens != request.num_tokens - 1:
             raise IntegrityError(
                 f"{name} has {request.num_tokens} tokens, but a committed length of {request.num_committed_tokens}"
-            )
-        if self.kv_cache.num_blocks_for(request.num_committed_tokens) > len(request.block_ids):
-            raise IntegrityError(
-                f"{name} has {request.num_committed_tokens} committed positions in {len(request.block_ids)} blocks"
             )
 
 

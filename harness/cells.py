@@ -100,7 +100,8 @@ def conversation_cell(
     items = conversation_items(first, plain.run)
     result = check_async_equals_sync(
         model,
-        {**TOY, **POOLS["roomy"], **PREFILLS["whole"], **CACHES["cache"], "plugins": plugins},
+        # So many blocks that none is used again: then it is known what the cache holds.
+        {**TOY, "num_kv_blocks": 256, **PREFILLS["whole"], **CACHES["cache"], "plugins": plugins},
         items,
         reference_for(model, {"max_model_len": 128}, items, num_beyond=NUM_DRAFTS + 1),
         case=f"conversation-{drafts}-{sampling}",

@@ -69,7 +69,9 @@ class ScriptedDrafter(Drafter):
             script.num_rounds += 1
             drafts[row, : len(truth)] = truth
             drafts[row, num_right : len(truth)] = (truth[num_right:] + 1) % self.vocab_size
-            counts[row] = len(truth)
+            # Behind the known truth nothing is right (the model gives NaN there): a wrong draft is still a draft.
+            is_open = len(script.continuation) > 0 and num_right < context.max_drafts[row]
+            counts[row] = context.max_drafts[row] if is_open else len(truth)
         return drafts, counts
 
 

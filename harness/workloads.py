@@ -18,7 +18,7 @@ BLOCK_SIZE = 8
 SHARED_PREFIX = 2 * BLOCK_SIZE  # tokens that every other prompt begins with
 # (prompt tokens behind the shared prefix or in all, max_tokens). Prompt lengths meet every residue that matters modulo the
 # block size; completion lengths run from one token over a few verify windows to several blocks.
-SHAPES = ((1, 26), (7, 1), (8, 13), (9, 30), (5, 2), (8, 21), (15, 34), (23, 6))
+SHAPES = ((1, 28), (7, 1), (8, 13), (9, 31), (5, 2), (8, 21), (15, 34), (23, 6))
 
 SamplingSet = Callable[[int, int], SamplingParams]
 """(index of the request, max_tokens) -> its parameters."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import reports.cli
 from engine import EngineError
-from harness.cli import acceptance, defects, diff, generate, replay, simulate
+from harness.cli import acceptance, defects, diff, faults, generate, replay, simulate
 from harness.zoo import ZooError
 from harness.zoo import cli as zoo
 
@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_parser(commands)
     acceptance.add_parser(commands)
     defects.add_parser(commands)
+    faults.add_parser(commands)
     simulate.add_parser(commands)
     replay.add_parser(commands)
     reports.cli.add_parser(commands)

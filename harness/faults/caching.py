@@ -22,7 +22,7 @@ Parts = Any
     "no blocks are reserved for the drafts of a step, so their entries go wherever the table points",
     part="scheduler",
     case="cell:roomy/whole/nocache/right/greedy",
-    raises="TokenMismatchError",
+    raises="ResourceLeakError",
     source="vLLM #16370",
     simulated=True,
 )
@@ -38,8 +38,8 @@ class ReservesNothingForDrafts(Scheduler):
     "K-01/lookahead",
     "no blocks are reserved for the entries that the drafter writes, so it drafts less near a block's end",
     part="scheduler",
-    case="bounds:draft_model",
-    raises="AcceptanceLengthError",
+    case="neighbours:draft_model",
+    raises="AcceptanceRateError",
     source="TensorRT-LLM #16280",
 )
 class ReservesNothingForTheDrafter(Scheduler):
@@ -56,7 +56,7 @@ class ReservesNothingForTheDrafter(Scheduler):
     "K-02/leak",
     "as many blocks are given back as the output needs, not as many as were taken",
     part="kv_cache",
-    case="cell:roomy/whole/nocache/wrong/greedy",
+    case="cell:roomy/whole/nocache/wrong/stop-strings",
     raises="ResourceLeakError",
     source="sglang-jax #1147, SGLang #12224",
     simulated=True,
@@ -73,7 +73,7 @@ class ReleasesByOutputLength(KVCacheManager):
     "K-02/twice",
     "the block behind the output is given back a second time",
     part="kv_cache",
-    case="cell:roomy/whole/nocache/wrong/greedy",
+    case="cell:roomy/whole/nocache/wrong/stop-strings",
     raises="EngineCrashError",
     source="SGLang #11981, #11970",
     simulated=True,
@@ -175,20 +175,20 @@ empty_after_a_hit.plugin = f"{__name__}:empty_after_a_hit"
 
 
 @fault(
-    "K-05/drafts",
-    "blocks are findable before the drafts in them are verified",
+    "K-05",
+    "a block is findable before its last entry is written",
     part="kv_cache",
     case="conversation:wrong/greedy-ignore-eos",
-    raises="WorkBoundError",
+    raises="TokenMismatchError",
     source="vLLM #43559, #53912",
     simulated=True,
 )
-class PublishesUnverified(KVCacheManager):
+class PublishesEarly(KVCacheManager):
     def publish_committed(self, request: Request) -> None:
         committed = request.num_committed_tokens
         room = len(request.block_ids) * self.block_size
-        planned = min(committed + 4, request.num_tokens, room)
-        reach("K-05/drafts", planned // self.block_size > committed // self.block_size)
+        planned = min(request.num_tokens, room)
+        reach("K-05", planned // self.block_size > committed // self.block_size)
         request.num_committed_tokens = planned
         super().publish_committed(request)
         request.num_committed_tokens = committed
@@ -216,7 +216,7 @@ class LosesAPrefixHit(KVCacheManager):
     "own/prefix-hit-late",
     "a block is made findable only when no step is in flight, so asynchronous scheduling finds less",
     part="kv_cache",
-    case="conversation:plain/greedy-ignore-eos",
+    case="simulation:300",
     raises="WorkBoundError",
     simulated=True,
 )

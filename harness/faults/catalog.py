@@ -6,7 +6,7 @@ from engine.errors import nearest_hint
 from harness.faults import caching, configuration, corruption, delivery, drafting, endings, sampling, scheduling
 from harness.faults.fault import Fault, known_faults
 
-__all__ = ["FAULT_MODULES", "NOT_INJECTED", "all_faults", "find_fault"]
+__all__ = ["FAULT_MODULES", "NOT_INJECTED", "ORACLES_THAT_STAY", "all_faults", "find_fault"]
 
 FAULT_MODULES = (scheduling, caching, sampling, drafting, endings, delivery, configuration, corruption)
 NOT_INJECTED = {
@@ -18,6 +18,14 @@ NOT_INJECTED = {
     "H-05": "a matter of marks and thresholds: tests/harness/test_known_defects_plugin.py breaks them one by one",
 }
 """Public defects of `defects.md` without a fault here, and why."""
+
+ORACLES_THAT_STAY = {
+    "AccuracyError": "where tokens cannot be compared (another engine, another precision) answers are what is left; the "
+    "corruptions that it must see are in suites/test_accuracy.py",
+    "BluntCheckError": "judges checks, not engines",
+    "FaultNotReachedError": "judges this suite, not engines",
+}
+"""Oracles that no fault here needs, and why they stay."""
 
 
 def all_faults() -> dict[str, Fault]:

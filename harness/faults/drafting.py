@@ -55,6 +55,12 @@ def _collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
     return np.concatenate((drafts[:, :1], (drafts[:, 1:] + 1) % drafter.vocab_size), axis=1), counts
 
 
+def _trained_collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
+    drafts, counts = own(context)
+    trained_collapse.reach(int((counts > 1).sum()))
+    return np.concatenate((drafts[:, :1], (drafts[:, 1:] + 1) % drafter.vocab_size), axis=1), counts
+
+
 def _sticky(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
     drafter.has_seen_a_long_one = getattr(drafter, "has_seen_a_long_one", False) or bool((context.num_tokens > LONG).any())
@@ -104,6 +110,14 @@ collapse = _proposing(
     case=RIGHT,
     raises="AcceptanceRateError",
     source="vLLM #51009, #52873",
+)
+trained_collapse = _proposing(
+    "D-04/trained",
+    "a trained drafter is right at the first place alone; nobody knows exactly how often it should be",
+    _trained_collapse,
+    case="bounds:eagle",
+    raises="AcceptanceLengthError",
+    source="SGLang #32038",
 )
 sticky = _proposing(
     "D-04/sticky",
@@ -169,7 +183,7 @@ one_behind.plugin = f"{__name__}:one_behind"
     "M-01",
     "drafts behind a stop count as accepted",
     part="scheduler",
-    case="cell:roomy/whole/nocache/right/stop-ids",
+    case="cell:roomy/whole/nocache/right/stop-strings",
     raises="ConservationError",
     source="vLLM #56101",
     simulated=True,
@@ -190,7 +204,7 @@ class CountsBeforeTheCut(Scheduler):
     "M-02/negative",
     "accepted is what came back less one, also where nothing came back",
     part="scheduler",
-    case="simulation:1500",
+    case="simulation:300",
     raises="ConservationError",
     source="vLLM #26372, #33729",
     simulated=True,

@@ -30,7 +30,7 @@ class LengthFirst(StopChecker):
     "own/text-unflushed",
     "the last bytes of a text wait for a character that never gets complete",
     part="stop_checker",
-    case="cell:roomy/whole/nocache/plain/temperature",
+    case="cell:roomy/whole/nocache/plain/several",
     raises="TextMismatchError",
 )
 class NeverFlushes(StopChecker):

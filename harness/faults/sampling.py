@@ -184,7 +184,7 @@ class TakesTheLastOfEquals(Sampler):
     "P-12/no-stop",
     "stop ids are kept from draft positions, so that runs are not cut short",
     part="sampler",
-    case="cell:roomy/whole/nocache/right/stop-ids",
+    case="simulation:300",
     raises="TokenMismatchError",
     source="vLLM #41493",
     simulated=True,

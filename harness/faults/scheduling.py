@@ -23,7 +23,7 @@ Ints = Any
     "S-01",
     "placeholder ids take the place of the drafts of a row that has to wait for a step",
     part="runner",
-    case="cell:roomy/budget-6/nocache/right/greedy",
+    case="simulation:1000",
     raises="AcceptanceRateError",
     source="vLLM #46899",
     simulated=True,
@@ -90,7 +90,7 @@ class CountsLateOutputAfterTheReset(_PreemptsInFlight):
     "one frame is dropped for each preemption, whether one was in flight or not",
     part="scheduler",
     case="cell:tight/whole/nocache/plain/greedy-ignore-eos",
-    raises="TokenMismatchError",
+    raises="StalledEngineError",
     source="vLLM #41190, #42117",
     simulated=True,
 )
@@ -107,11 +107,9 @@ class DropsOneFrameForEachPreemption(Scheduler):
         return True
 
     def _commit_row(self, request: Request, row: PlanRow, index: int, result: StepResult) -> bool:
-        if row.wants_token and request.request_id in self._to_drop:
+        if row.is_decode and request.request_id in self._to_drop:
             self._to_drop.discard(request.request_id)
             reach("S-02/one")
-            if not row.is_decode:
-                request.num_committed_tokens += row.num_tokens
             return False
         return super()._commit_row(request, row, index, result)
 
@@ -121,7 +119,7 @@ class DropsOneFrameForEachPreemption(Scheduler):
     "of a late frame one token is dropped, not all that it carries",
     part="scheduler",
     case="cell:tight/whole/nocache/right/greedy-ignore-eos",
-    raises="ResourceLeakError",
+    raises="TokenMismatchError",
     source="vLLM #49620",
     simulated=True,
 )
@@ -324,8 +322,8 @@ class CorrectsTheLengthTwice(_Miscounts):
     "S-08/waiting",
     "an aborted request stays in the queue of those that wait",
     part="scheduler",
-    case="cell:roomy/whole/nocache/plain/greedy",
-    raises="EngineCrashError",
+    case="staggered:roomy/plain",
+    raises="ConservationError",
     source="vLLM #52969",
     simulated=True,
 )
@@ -403,7 +401,7 @@ class AdvancesByOne(SlotTable):
     "the token that comes out of a prefill is not part of the output",
     part="scheduler",
     case="cell:roomy/whole/nocache/plain/greedy",
-    raises="TokenMismatchError",
+    raises="ResourceLeakError",
     source="litgpt #2307",
     simulated=True,
 )
@@ -421,7 +419,7 @@ class LosesTheFirstToken(Scheduler):
     "T-01",
     "the tokens of an accepted run behind a stop stay in the output",
     part="scheduler",
-    case="cell:roomy/whole/nocache/right/stop-ids",
+    case="cell:roomy/whole/nocache/right/stop-strings",
     raises="TokenMismatchError",
     source="vLLM #47616",
     simulated=True,
