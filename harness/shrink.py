@@ -113,6 +113,7 @@ def _smaller(replay: Replay) -> Iterator[Replay]:
         yield replace(replay, items=half)
     if replay.num_rounds > 1:
         yield replace(replay, num_rounds=1)
+    yield from _all_shorter(replay)
     for index, item in enumerate(items):
         for smaller in _smaller_items(item):
             if replay.is_in_turn and smaller.arrive_at_step != item.arrive_at_step:
@@ -136,6 +137,37 @@ def _smaller(replay: Replay) -> Iterator[Replay]:
         for value in values[: values.index(now) if now in values else None]:
             if name != "async_scheduling" or replay.check == "simulation":
                 yield replace(replay, options={**replay.options, name: value})
+
+
+def _all_shorter(replay: Replay) -> Iterator[Replay]:
+    """All requests at once, and with them the pool: what one request gives up alone may leave the others too much room."""
+    blocks: int = replay.options.get("num_kv_blocks") or 0
+    for shorten in (_half, _one_less):
+        for prompts, answers in ((True, True), (True, False), (False, True)):
+            items = tuple(_shortened(item, shorten, prompts=prompts, answers=answers) for item in replay.items)
+            if items == replay.items:
+                continue
+            yield replace(replay, items=items)
+            for fewer in (_half, _one_less) if blocks else ():
+                yield replace(replay, items=items, options={**replay.options, "num_kv_blocks": fewer(blocks)})
+
+
+def _half(count: int) -> int:
+    return max(1, count // 2)
+
+
+def _one_less(count: int) -> int:
+    return max(1, count - 1)
+
+
+def _shortened(item: WorkItem, shorten: Callable[[int], int], *, prompts: bool, answers: bool) -> WorkItem:
+    prompt, params = item.prompt_token_ids, item.params
+    if prompts:
+        prompt = prompt[: shorten(len(prompt))]
+    if answers and params.max_tokens is not None:
+        count = shorten(params.max_tokens)
+        params = replace(params, max_tokens=count, min_tokens=min(params.min_tokens, count))
+    return replace(item, prompt_token_ids=prompt, params=params)
 
 
 def _without_runs(items: tuple[WorkItem, ...]) -> Iterator[tuple[WorkItem, ...]]:

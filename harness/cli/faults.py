@@ -1,19 +1,23 @@
-"""`lockstep faults list | run ID | matrix`: the public defects that can be put back into the engine, and what sees them."""
+"""`lockstep faults list | run ID | matrix | scenarios`: known defects, put back into the engine, and what sees them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from statistics import median
 
 from tqdm.auto import tqdm
 
 from harness import errors
-from harness.faults.cases import Finding, judge_fault
+from harness.cli.arguments import positive
+from harness.faults.cases import Finding, judge_fault, scenarios_until_seen
 from harness.faults.catalog import NOT_INJECTED, ORACLES_THAT_STAY, all_faults, find_fault
 from harness.reference import References
 from harness.replay import Replay
 
 __all__ = ["add_parser"]
+
+SEED_STRIDE = 1_000_000
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,6 +33,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.set_defaults(handler=run_one)
     matrix = actions.add_parser("matrix", help="which oracle sees which fault")
     matrix.set_defaults(handler=show_matrix)
+    scenarios = actions.add_parser("scenarios", help="how many random scenarios it takes until the simulation sees each fault")
+    scenarios.add_argument("--seeds", type=positive, default=20, metavar="N", help="the median of so many (default: 20)")
+    scenarios.add_argument("--most", type=positive, default=1000, metavar="N", help="give up after so many (default: 1000)")
+    scenarios.set_defaults(handler=show_scenarios)
 
 
 def show_list(arguments: argparse.Namespace) -> int:
@@ -63,6 +71,23 @@ def show_matrix(arguments: argparse.Namespace) -> int:
     for line in matrix(findings):
         print(line)
     return 0 if all(finding.is_caught for finding in findings) else 1
+
+
+def show_scenarios(arguments: argparse.Namespace) -> int:
+    unseen = 0
+    for fault in all_faults().values():
+        if not fault.is_simulated:
+            continue
+        # Seeds so far apart that no scenario counts twice.
+        counts = [scenarios_until_seen(fault, SEED_STRIDE * seed, arguments.most) for seed in range(arguments.seeds)]
+        never = counts.count(None)
+        unseen += never > 0
+        sorted_counts = sorted(arguments.most + 1 if count is None else count for count in counts)
+        tail = f", {never} not within {arguments.most}" if never else ""
+        print(
+            f"{fault.id:24} median {median(sorted_counts):6g}, from {sorted_counts[0]} to {sorted_counts[-1]}{tail}", flush=True
+        )
+    return 1 if unseen else 0
 
 
 def matrix(findings: Iterable[Finding]) -> list[str]:

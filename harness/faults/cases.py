@@ -1,24 +1,27 @@
 """The cases that faults are put into: cells of the ordinary suites, and random scenarios of the simulation, by name.
 
-`cell:POOL/PREFILL/CACHE/DRAFTS/SAMPLING`, `staggered:POOL/DRAFTS`, `conversation:DRAFTS/SAMPLING`, `bounds:METHOD`,
-`neighbours:METHOD`, `identity:EVENT/DEPTH`, `distribution:FILTERS/METHOD/CLOSENESS`, `resolution:METHOD`, `simulation:COUNT`.
+Names are those of `_WORDS`, such as `cell:tight/whole/nocache/right/greedy` or `simulation:300`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from engine.drafters.pick import DRAFT_SAMPLE_METHODS
 from engine.errors import nearest_hint
 from harness.cells import ReferenceFor, conversation_cell, equivalence_cell, staggered_cell
-from harness.config_resolution import assert_resolution, resolve
-from harness.draft_cells import bounds_cell, identity_cell, neighbours_cell, rejection_cell
+from harness.config_resolution import assert_resolution, known_methods, resolve
+from harness.draft_cells import EVENTS, FILTERS, bounds_cell, identity_cell, neighbours_cell, rejection_cell
+from harness.drafting import DRAFTERS
 from harness.errors import FaultNotReachedError, ValidationError
 from harness.faults.fault import Fault
 from harness.judge import Judge
 from harness.simulation.campaign import as_replay
 from harness.simulation.scenario import check_scenario, draw_scenario
+from harness.spec_methods import METHODS
+from harness.workloads import BUDGETS, CACHES, POOLS, PREFILLS, SAMPLING
 
 __all__ = ["Finding", "judge_fault", "run_case", "scenarios_until_seen"]
 
@@ -28,10 +31,24 @@ Check = Callable[[Sequence[str], Sequence[str], Judge, ReferenceFor], object]
 
 def run_case(name: str, plugins: Sequence[str], judge: Judge, reference_for: ReferenceFor) -> None:
     """`ValueError` for a name that is none; whatever the case's own oracles raise."""
+    kind, words = _parse(name)
+    _CHECKS[kind](words, plugins, judge, reference_for)
+
+
+def _parse(name: str) -> tuple[str, list[str]]:
     kind, _, rest = name.partition(":")
-    if kind not in _CHECKS:
-        raise ValueError(f"unknown case {name!r}.{nearest_hint(kind, _CHECKS)}")
-    _CHECKS[kind](rest.split("/"), plugins, judge, reference_for)
+    if kind not in _WORDS:
+        raise ValueError(f"unknown case {name!r}.{nearest_hint(kind, _WORDS)}")
+    words = rest.split("/")
+    if len(words) != len(_WORDS[kind]):
+        raise ValueError(f"case {name!r} must be {kind}:{'/'.join(_WORDS[kind])}.")
+    for axis, word in zip(_WORDS[kind], words, strict=True):
+        known = _KNOWN.get(axis)
+        if known is not None and word not in known:
+            raise ValueError(f"case {name!r}: unknown {axis} {word!r}.{nearest_hint(word, known)}")
+        if axis in ("COUNT", "DEPTH") and not (word.isdigit() and int(word) > 0):
+            raise ValueError(f"case {name!r}: {axis} must be a number above 0, got {word!r}.")
+    return kind, words
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,30 @@ def _resolution(words: Sequence[str], plugins: Sequence[str], judge: Judge, refe
             assert_resolution(options, resolve(options), enabled=True, warns=False)
 
 
+_WORDS = {
+    "cell": ("POOL", "PREFILL", "CACHE", "DRAFTS", "SAMPLING"),
+    "staggered": ("POOL", "DRAFTS"),
+    "conversation": ("DRAFTS", "SAMPLING"),
+    "bounds": ("METHOD",),
+    "neighbours": ("METHOD",),
+    "identity": ("EVENT", "DEPTH"),
+    "distribution": ("FILTERS", "PICKS", "CLOSENESS"),
+    "resolution": ("CONFIGURED",),
+    "simulation": ("COUNT",),
+}
+_KNOWN: dict[str, Collection[str]] = {
+    "POOL": POOLS,
+    "PREFILL": PREFILLS | BUDGETS,
+    "CACHE": CACHES,
+    "DRAFTS": DRAFTERS,
+    "SAMPLING": SAMPLING,
+    "METHOD": METHODS,
+    "EVENT": EVENTS,
+    "FILTERS": FILTERS,
+    "PICKS": DRAFT_SAMPLE_METHODS,
+    "CLOSENESS": ("0.0", "0.7", "1.0"),
+    "CONFIGURED": known_methods(),
+}
 _CHECKS: dict[str, Check] = {
     "cell": lambda w, plugins, judge, refs: equivalence_cell("uni", *w, reference_for=refs, plugins=plugins, judge=judge),
     "staggered": lambda w, plugins, judge, refs: staggered_cell("uni", *w, reference_for=refs, plugins=plugins, judge=judge),

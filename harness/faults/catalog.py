@@ -29,7 +29,7 @@ ORACLES_THAT_STAY = {
 
 
 def all_faults() -> dict[str, Fault]:
-    return dict(known_faults())
+    return dict(sorted(known_faults().items()))
 
 
 def find_fault(fault_id: str) -> Fault:

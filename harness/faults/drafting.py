@@ -21,7 +21,9 @@ Propose = Callable[[Any, DraftContext, Callable[[DraftContext], Any]], Any]
 """(drafter, context, the drafter's own `propose`) -> what it proposes instead."""
 
 
-def _proposing(id: str, summary: str, propose: Propose, *, case: str, raises: str, source: str = "") -> Fault:
+def _proposing(
+    id: str, summary: str, propose: Propose, *, case: str, raises: str, source: str = "", simulated: bool = True
+) -> Fault:
     """A drafter, of whatever method, that proposes something else."""
 
     def wrap(original: Any) -> Any:
@@ -36,7 +38,7 @@ def _proposing(id: str, summary: str, propose: Propose, *, case: str, raises: st
 
         return drafter
 
-    made = fault(id, summary, part="drafter", case=case, raises=raises, source=source, wraps=True, simulated=True)(wrap)
+    made = fault(id, summary, part="drafter", case=case, raises=raises, source=source, wraps=True, simulated=simulated)(wrap)
     made.plugin = f"{__name__}:{propose.__name__.strip('_')}"
     return made
 
@@ -142,6 +144,7 @@ optimistic_seed = _proposing(
     case="cell:roomy/whole/nocache/mixed/greedy",
     raises="AcceptanceRateError",
     source="vLLM #38556",
+    simulated=False,
 )
 quiet = _proposing(
     "C-02/drafts",
@@ -150,6 +153,7 @@ quiet = _proposing(
     case=RIGHT,
     raises="FeatureNotExercisedError",
     source="llama.cpp #25345",
+    simulated=False,
 )
 
 
