@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -68,7 +69,10 @@ def simulate(
             total.add(_run(chunk, plugins))
             progress(len(chunk))
         return total
-    with ProcessPoolExecutor(num_processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    # Ctrl-C ends the workers at once; an engine that has to hold it off would set a handler twice in each step.
+    die_at_once = (signal.SIGINT, signal.SIG_DFL)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context, signal.signal, die_at_once) as pool:
         futures = {pool.submit(_run, chunk, plugins): chunk for chunk in chunks}
         for future in as_completed(futures):
             total.add(future.result())
