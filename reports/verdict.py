@@ -54,7 +54,7 @@ def _details(outcomes: Counter[str]) -> list[str]:
     if outcomes["skipped"]:
         details.append(f"{_cases(outcomes['skipped'])} skipped")
     if outcomes["xfailed"]:
-        details.append(f"{_cases(outcomes['xfailed'])} failed as expected (known defects)")
+        details.append(f"{_cases(outcomes['xfailed'])} failed as expected (known defects, injected faults)")
     return details
 
 

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from engine import LLM, SamplingParams
+from engine.outputs import RequestStats
 from harness import errors
 from harness.compare import (
     assert_acceptance_exactly,
+    assert_acceptance_follows,
     assert_async_was_on,
     assert_conservation,
     assert_exercised,
+    assert_no_wasted_work,
     assert_prefixes_of,
     assert_same_outputs,
     assert_work_bounds,
@@ -285,18 +288,41 @@ def test_work_that_is_justified() -> None:
 @pytest.mark.parametrize(
     ("stats", "what"),
     [
-        ({"num_computed_positions": 99}, "positions"),
-        ({"num_prefix_hits": 1}, "positions"),
-        ({"num_dropped_rows": 2, "num_dropped_positions": 2}, "dropped rows"),
-        ({"num_preemptions": 3}, "preemptions"),
+        ({"num_computed_positions": 99}, "99 positions went through the model"),
+        ({"num_computed_positions": 1}, "1 positions went through the model"),  # somebody else's work
+        ({"num_prefix_hits": 1}, "positions went through the model or came from the cache"),
+        ({"num_preempted_positions": 1}, "positions went through the model"),
+        ({"num_dropped_rows": 2}, "dropped rows: 2, at most 1"),
+        ({"num_empty_rows": 1}, "empty rows: 1, at most 0"),
+        ({"num_preemptions": 3}, "preemptions: 3, at most 2"),
     ],
     ids=str,
 )
 def test_work_that_is_not(stats: dict[str, Any], what: str) -> None:
     """S-03: a useless step for a request that ends by length, preemptions that multiply."""
     sync = run("sync", a=completion(finish_reason="stop"), b=completion())
-    with pytest.raises(errors.WorkBoundError, match=f"async: {what}"):
+    with pytest.raises(errors.WorkBoundError, match=f"async: .*{what}"):
         assert_work_bounds(sync, Run("async", sync.outputs, replace(sync.stats, **stats)), case="c")
+
+
+def test_with_drafts_each_request_may_have_an_empty_row() -> None:
+    sync = run("sync", a=completion(), b=completion())
+    for count, drafts in ((2, 1), (3, 1), (1, 0)):
+        stats = replace(sync.stats, num_empty_rows=count, num_drafts=drafts)
+        if drafts and count == 2:
+            assert_no_wasted_work(Run("async", sync.outputs, stats), asynchronous=True, case="c")
+            with pytest.raises(errors.WorkBoundError, match="empty rows: 2, at most 0"):
+                assert_no_wasted_work(Run("sync", sync.outputs, stats), asynchronous=False, case="c")
+        else:
+            with pytest.raises(errors.WorkBoundError, match=f"empty rows: {count}, at most {2 * drafts}"):
+                assert_no_wasted_work(Run("async", sync.outputs, stats), asynchronous=True, case="c")
+
+
+def test_drafts_follow_their_script() -> None:
+    one = replace(completion(), stats=RequestStats(0, 0, 3, 8, 4, 1, 3, ((3, 3), (3, 0), (2, 1))))
+    assert assert_acceptance_follows(run("spec", a=one), (99, 0, 1), case="c") == 3
+    with pytest.raises(errors.AcceptanceRateError, match=r"draft 1 had 2 right tokens of 3, and 0 were accepted"):
+        assert_acceptance_follows(run("spec", a=one), (99, 2), case="c")
 
 
 def test_a_dropped_row_for_an_end_by_length_is_too_much() -> None:

@@ -45,7 +45,16 @@ def test_right_as_far_as_the_script_says_then_certainly_wrong(accept: int, expec
 def test_a_wrong_draft_stays_inside_the_vocabulary() -> None:
     drafter = ScriptedDrafter(K, VOCAB, {})
     admit(drafter, script([TRUTH], [0]))
-    assert propose(drafter, 4) == [0]
+    assert propose(drafter, 4)[0] == 0
+
+
+def test_behind_the_known_truth_a_wrong_draft_is_still_a_draft() -> None:
+    """As where the model gives NaN: the verifier must cope with drafts there. A right one cannot be had."""
+    drafter = ScriptedDrafter(K, VOCAB, {})
+    admit(drafter, script([TRUTH], [0]))
+    assert len(propose(drafter, 4)) == K
+    admit(drafter, script([TRUTH], [99]))
+    assert len(propose(drafter, 4)) == 1
 
 
 def test_rounds_take_turns_and_begin_again_with_a_new_admission() -> None:

@@ -90,7 +90,7 @@ def test_known_defects_and_skips_do_not_fail_a_run_but_are_told(tmp_path: Path, 
     records = [made_up.record("a"), made_up.record("b", "xfailed"), made_up.record("c", "skipped", skip_reason="x")]
     found = Report.of([made_up.write(tmp_path, records)]).verdict
     assert found.status == "passed"
-    assert found.details == ["1 case skipped", "1 case failed as expected (known defects)"]
+    assert found.details == ["1 case skipped", "1 case failed as expected (known defects, injected faults)"]
 
 
 def test_only_skips_show_nothing(tmp_path: Path, made_up: SimpleNamespace) -> None:
