@@ -38,7 +38,7 @@ def _proposing(
 
         return drafter
 
-    made = fault(id, summary, part="drafter", case=case, raises=raises, source=source, wraps=True, simulated=simulated)(wrap)
+    made = fault(id, summary, part="drafter", case=case, raises=raises, source=source, wraps=True)(wrap)
     made.plugin = f"{__name__}:{propose.__name__.strip('_')}"
     return made
 
@@ -144,7 +144,6 @@ optimistic_seed = _proposing(
     case="cell:roomy/whole/nocache/mixed/greedy",
     raises="AcceptanceRateError",
     source="vLLM #38556",
-    simulated=False,
 )
 quiet = _proposing(
     "C-02/drafts",
@@ -153,7 +152,6 @@ quiet = _proposing(
     case=RIGHT,
     raises="FeatureNotExercisedError",
     source="llama.cpp #25345",
-    simulated=False,
 )
 
 
