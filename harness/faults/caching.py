@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.drafters.base import Drafter
+from engine.drafters.base import AcceptedStep, DraftContext, Drafter
 from engine.kv_cache import BlockPool, KVCacheManager
 from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.step import NewSlot, PlanRow
 from engine.stop import Finish
 from harness.faults.fault import fault, reach
-
-Parts = Any
 
 
 @fault(
@@ -104,74 +102,54 @@ class FreesUnderAStepInFlight(Scheduler):
         super()._finish(request, finish)
 
 
-def _dead_after_a_hit(original: Any) -> Any:
-    """The drafter's class for this engine: what it knows of a cached prefix is gone."""
-
-    def drafter(speculative: Any) -> type[Drafter]:
-        base: Any = original(speculative)
-
-        class DeadAfterAHit(base):  # type: ignore[misc]
-            def admit(self, new: NewSlot) -> None:
-                super().admit(new)
-                self.__dict__.setdefault("_dead", {})[new.slot] = new.num_cached_tokens > 0
-
-            def propose(self, context: Any) -> Any:
-                drafts, counts = super().propose(context)
-                dead = np.array([self._dead[slot] for slot in context.slots.tolist()])
-                dead_after_a_hit.reach(int((counts[dead] > 0).sum()))
-                return np.where(dead[:, None], (drafts + 1) % self.vocab_size, drafts), counts
-
-        return DeadAfterAHit
-
-    return drafter
-
-
-dead_after_a_hit = fault(
+@fault(
     "K-04/hit",
     "what a cache hit brings back serves the target, not the drafter: its drafts are wrong from then on",
     part="drafter",
     case="cell:roomy/whole/cache/right/greedy",
     raises="AcceptanceRateError",
     source="vLLM #47930",
-    wraps=True,
     simulated=True,
-)(_dead_after_a_hit)
-dead_after_a_hit.plugin = f"{__name__}:dead_after_a_hit"
+)
+def dead_after_a_hit(base: Any) -> type[Drafter]:
+    class DeadAfterAHit(base):  # type: ignore[misc]
+        def admit(self, new: NewSlot) -> None:
+            super().admit(new)
+            self.__dict__.setdefault("_dead", {})[new.slot] = new.num_cached_tokens > 0
+
+        def propose(self, context: DraftContext) -> Any:
+            drafts, counts = super().propose(context)
+            dead = np.array([self._dead[slot] for slot in context.slots.tolist()])
+            reach("K-04/hit", int((counts[dead] > 0).sum()))
+            return np.where(dead[:, None], (drafts + 1) % self.vocab_size, drafts), counts
+
+    return DeadAfterAHit
 
 
-def _empty_after_a_hit(original: Any) -> Any:
-    def drafter(speculative: Any) -> type[Drafter]:
-        base: Any = original(speculative)
-
-        class EmptyAfterAHit(base):  # type: ignore[misc]
-            def admit(self, new: NewSlot) -> None:
-                super().admit(new)
-                self.__dict__.setdefault("_hits", {})[new.slot] = new.num_cached_tokens
-
-            def advance(self, step: Any) -> None:
-                size = self.target.block_size
-                for slot in step.slots.tolist():
-                    blocks = self.target.table.block_tables[slot, : self._hits.pop(slot, 0) // size].astype(np.int64)
-                    empty_after_a_hit.reach(len(blocks))
-                    for cache in self._cache:
-                        cache[blocks] = 0
-                super().advance(step)
-
-        return EmptyAfterAHit
-
-    return drafter
-
-
-empty_after_a_hit = fault(
+@fault(
     "K-04/entries",
     "a cached prefix has the target's entries, and none of the drafter's own",
     part="drafter",
     case="neighbours:eagle",
     raises="AcceptanceRateError",
     source="vLLM #47930",
-    wraps=True,
-)(_empty_after_a_hit)
-empty_after_a_hit.plugin = f"{__name__}:empty_after_a_hit"
+)
+def empty_after_a_hit(base: Any) -> type[Drafter]:
+    class EmptyAfterAHit(base):  # type: ignore[misc]
+        def admit(self, new: NewSlot) -> None:
+            super().admit(new)
+            self.__dict__.setdefault("_hits", {})[new.slot] = new.num_cached_tokens
+
+        def advance(self, step: AcceptedStep) -> None:
+            size = self.target.block_size
+            for slot in step.slots.tolist():
+                blocks = self.target.table.block_tables[slot, : self._hits.pop(slot, 0) // size].astype(np.int64)
+                reach("K-04/entries", len(blocks))
+                for cache in self._cache:
+                    cache[blocks] = 0
+            super().advance(step)
+
+    return EmptyAfterAHit
 
 
 @fault(

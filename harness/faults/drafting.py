@@ -21,64 +21,104 @@ Propose = Callable[[Any, DraftContext, Callable[[DraftContext], Any]], Any]
 """(drafter, context, the drafter's own `propose`) -> what it proposes instead."""
 
 
-def _proposing(
-    id: str, summary: str, propose: Propose, *, case: str, raises: str, source: str = "", simulated: bool = True
-) -> Fault:
-    """A drafter, of whatever method, that proposes something else."""
+RIGHT = "cell:roomy/whole/nocache/right/greedy"
 
-    def wrap(original: Any) -> Any:
-        def drafter(speculative: Any) -> type[Drafter]:
-            base: Any = original(speculative)
 
+def _proposing(id: str, summary: str, *, case: str, raises: str, source: str = "") -> Callable[[Propose], Fault]:
+    """Decorates what a drafter, of whatever method, proposes instead."""
+
+    def register(propose: Propose) -> Fault:
+        def change(base: Any) -> type[Drafter]:
             class Faulty(base):  # type: ignore[misc]
                 def propose(self, context: DraftContext) -> Any:
                     return propose(self, context, super().propose)
 
             return Faulty
 
-        return drafter
+        change.__module__, change.__qualname__ = propose.__module__, propose.__qualname__
+        return fault(id, summary, part="drafter", case=case, raises=raises, source=source)(change)
 
-    made = fault(id, summary, part="drafter", case=case, raises=raises, source=source, wraps=True)(wrap)
-    made.plugin = f"{__name__}:{propose.__name__.strip('_')}"
-    return made
+    return register
 
 
-def _batch_gate(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "D-01",
+    "one long sequence makes the drafts of the whole batch token 0",
+    case=RIGHT,
+    raises="AcceptanceRateError",
+    source="vLLM #58080, #34734",
+)
+def batch_gate(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
     if (context.num_tokens > LONG).any():
-        batch_gate.reach()
+        reach("D-01")
         drafts = np.zeros_like(drafts)
     return drafts, counts
 
 
-def _collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "D-04/collapse",
+    "drafts behind the first are wrong",
+    case=RIGHT,
+    raises="AcceptanceRateError",
+    source="vLLM #51009, #52873",
+)
+def collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
-    collapse.reach(int((counts > 1).sum()))
+    reach("D-04/collapse", int((counts > 1).sum()))
     return np.concatenate((drafts[:, :1], (drafts[:, 1:] + 1) % drafter.vocab_size), axis=1), counts
 
 
-def _trained_collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "D-04/trained",
+    "a trained drafter is right at the first place alone; nobody knows exactly how often it should be",
+    case="bounds:eagle",
+    raises="AcceptanceLengthError",
+    source="SGLang #32038",
+)
+def trained_collapse(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
-    trained_collapse.reach(int((counts > 1).sum()))
+    reach("D-04/trained", int((counts > 1).sum()))
     return np.concatenate((drafts[:, :1], (drafts[:, 1:] + 1) % drafter.vocab_size), axis=1), counts
 
 
-def _sticky(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "D-04/sticky",
+    "once a sequence was long, no draft is right any more",
+    case=RIGHT,
+    raises="AcceptanceRateError",
+    source="vLLM #40898 as cited elsewhere",
+)
+def sticky(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
     drafter.has_seen_a_long_one = getattr(drafter, "has_seen_a_long_one", False) or bool((context.num_tokens > LONG).any())
     if drafter.has_seen_a_long_one:
-        sticky.reach()
+        reach("D-04/sticky")
         drafts = (drafts + 1) % drafter.vocab_size
     return drafts, counts
 
 
-def _shifted_ids(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "D-06",
+    "ids of the drafter's vocabulary are used as the target's",
+    case=RIGHT,
+    raises="AcceptanceRateError",
+    source="vLLM #50158, llama.cpp #3812",
+)
+def shifted_ids(drafter: Any, context: DraftContext, own: Any) -> Any:
     drafts, counts = own(context)
-    shifted_ids.reach()
+    reach("D-06")
     return (drafts + 1) % drafter.vocab_size, counts
 
 
-def _optimistic_seed(drafter: Any, context: DraftContext, own: Any) -> Any:
+@_proposing(
+    "S-07/drafter",
+    "the drafter starts from a length that counts rejected drafts",
+    case="cell:roomy/whole/nocache/mixed/greedy",
+    raises="AcceptanceRateError",
+    source="vLLM #38556",
+)
+def optimistic_seed(drafter: Any, context: DraftContext, own: Any) -> Any:
     lengths = drafter.__dict__.setdefault("_expected", {})
     believed = [
         max(known, min(lengths.get(slot, 0), known + 2))
@@ -86,99 +126,38 @@ def _optimistic_seed(drafter: Any, context: DraftContext, own: Any) -> Any:
     ]
     for slot, known, more in zip(context.slots.tolist(), context.num_tokens.tolist(), context.max_drafts.tolist(), strict=True):
         lengths[slot] = known + 1 + more
-    optimistic_seed.reach(int((np.array(believed) > context.num_tokens).sum()))
+    reach("S-07/drafter", int((np.array(believed) > context.num_tokens).sum()))
     return own(replace(context, num_tokens=np.array(believed)))
 
 
-def _quiet(drafter: Any, context: DraftContext, own: Any) -> Any:
-    drafts, counts = own(context)
-    quiet.reach(int(counts.sum()))
-    return drafts, np.zeros_like(counts)
-
-
-RIGHT = "cell:roomy/whole/nocache/right/greedy"
-batch_gate = _proposing(
-    "D-01",
-    "one long sequence makes the drafts of the whole batch token 0",
-    _batch_gate,
-    case=RIGHT,
-    raises="AcceptanceRateError",
-    source="vLLM #58080, #34734",
-)
-collapse = _proposing(
-    "D-04/collapse",
-    "drafts behind the first are wrong",
-    _collapse,
-    case=RIGHT,
-    raises="AcceptanceRateError",
-    source="vLLM #51009, #52873",
-)
-trained_collapse = _proposing(
-    "D-04/trained",
-    "a trained drafter is right at the first place alone; nobody knows exactly how often it should be",
-    _trained_collapse,
-    case="bounds:eagle",
-    raises="AcceptanceLengthError",
-    source="SGLang #32038",
-)
-sticky = _proposing(
-    "D-04/sticky",
-    "once a sequence was long, no draft is right any more",
-    _sticky,
-    case=RIGHT,
-    raises="AcceptanceRateError",
-    source="vLLM #40898 as cited elsewhere",
-)
-shifted_ids = _proposing(
-    "D-06",
-    "ids of the drafter's vocabulary are used as the target's",
-    _shifted_ids,
-    case=RIGHT,
-    raises="AcceptanceRateError",
-    source="vLLM #50158, llama.cpp #3812",
-)
-optimistic_seed = _proposing(
-    "S-07/drafter",
-    "the drafter starts from a length that counts rejected drafts",
-    _optimistic_seed,
-    case="cell:roomy/whole/nocache/mixed/greedy",
-    raises="AcceptanceRateError",
-    source="vLLM #38556",
-)
-quiet = _proposing(
+@_proposing(
     "C-02/drafts",
     "speculation is on, and nothing is ever proposed",
-    _quiet,
     case=RIGHT,
     raises="FeatureNotExercisedError",
     source="llama.cpp #25345",
 )
+def quiet(drafter: Any, context: DraftContext, own: Any) -> Any:
+    drafts, counts = own(context)
+    reach("C-02/drafts", int(counts.sum()))
+    return drafts, np.zeros_like(counts)
 
 
-def _one_behind(original: Any) -> Any:
-    def drafter(speculative: Any) -> type[Drafter]:
-        base: Any = original(speculative)
-
-        class OneBehind(base):  # type: ignore[misc]
-            def tokens_at(self, slots: Ints, positions: Ints) -> Ints:
-                one_behind.reach()
-                return super().tokens_at(slots, np.maximum(positions - 1, 0))
-
-        return OneBehind
-
-    return drafter
-
-
-one_behind = fault(
+@fault(
     "H-06",
     "a draft model whose entries are all one token behind: dead, and nobody's text is wrong",
     part="drafter",
     case="identity:roomy/3",
     raises="AcceptanceRateError",
     source="sglang-jax #1586",
-    wraps=True,
-)(_one_behind)
-one_behind.plugin = f"{__name__}:one_behind"
+)
+def one_behind(base: Any) -> type[Drafter]:
+    class OneBehind(base):  # type: ignore[misc]
+        def tokens_at(self, slots: Ints, positions: Ints) -> Ints:
+            reach("H-06")
+            return super().tokens_at(slots, np.maximum(positions - 1, 0))
+
+    return OneBehind
 
 
 @fault(

@@ -69,15 +69,18 @@ def fault(
     case: str,
     raises: str,
     source: str = "",
-    wraps: bool = False,
     simulated: bool = False,
 ) -> Callable[[Callable[..., Any]], Fault]:
-    """Decorates what takes the part's place, or with `wraps` a function that makes it from the original."""
+    """Decorates what takes the part's place. The drafter's is a class for each method, so there it decorates a function from
+    the method's class to another one."""
 
     def register(made: Callable[..., Any]) -> Fault:
         if id in _FAULTS:
             raise ValueError(f"there are two faults {id!r}: {_FAULTS[id].plugin} and {made.__module__}:{made.__qualname__}")
-        build = made if wraps else lambda original: made
+
+        def build(original: Any) -> Any:
+            return (lambda speculative: made(original(speculative))) if part == "drafter" else made
+
         plugin = f"{made.__module__}:{made.__qualname__}"
         _FAULTS[id] = Fault(id, summary, part, build, case, raises, source, plugin, simulated)
         return _FAULTS[id]
