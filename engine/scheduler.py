@@ -164,14 +164,18 @@ class Scheduler:
         victim = self.running[-1]
         if victim is request or victim.num_in_flight:
             return False
-        self.running.pop()
+        self._preempt(victim)
+        return True
+
+    def _preempt(self, victim: Request) -> None:
+        """Back to the queue, before all that wait; what it has computed is given up."""
+        self.running.remove(victim)
         self.stats.num_preempted_positions += victim.num_committed_tokens
         self._release(victim)
         victim.status = RequestStatus.WAITING
         victim.num_preemptions += 1
         self.stats.num_preemptions += 1
         self.waiting.appendleft(victim)
-        return True
 
     def _admit(self, request: Request, budget: int) -> NewSlot | None:
         """Give a request its slot, its cached prefix and blocks for all known tokens; None if it has to wait.

@@ -180,13 +180,7 @@ class SwallowsTheVictimsLastStep(Scheduler):
         if not doomed or request.num_in_flight or not row.is_decode or request is not self.running[-1]:
             return super()._commit_row(request, row, index, result)
         reach("S-03/swallowed")
-        self.running.pop()
-        self.stats.num_preempted_positions += request.num_committed_tokens
-        self._release(request)
-        request.status = RequestStatus.WAITING
-        request.num_preemptions += 1
-        self.stats.num_preemptions += 1
-        self.waiting.appendleft(request)
+        self._preempt(request)
         return False
 
 
