@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 RUN_DIR ?= runs/latest
+MUTANTS ?=
 ZOO_MODEL ?= smollm2-135m
 # The questions of the cases on a real checkpoint; without this directory they are our own.
 LOCKSTEP_GSM8K_DIR ?= $(abspath $(wildcard ../shared/gsm8k))
@@ -20,13 +21,14 @@ SOURCES := pyproject.toml constraints.txt $(wildcard setup.py kernels/csrc/*)
 # One OpenMP thread for each pytest worker, and no spinning: two thread pools that spin on two cores stop each other.
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: help setup fetch zoo run test quality bench clean
+.PHONY: help setup fetch zoo run test quality mutants bench clean
 
 help:
 	@echo "make setup    virtual environment in $(VENV), everything installed, the real checkpoint in the cache"
 	@echo "make run      the validation suites on the embedded engine, and a report page"
 	@echo "make test     quality checks, then all tests and all suites"
 	@echo "make quality  ruff, mypy, import-linter"
+	@echo "make mutants  would a test notice a changed line of the engine? All modules, or MUTANTS=\"engine/scheduler.py ...\""
 	@echo "make zoo      trains all small models anew (hours on two cores; an interrupted training goes on)"
 	@echo "make bench    speed of the kernels"
 	@echo "make clean    removes builds, caches and runs (not $(VENV))"
@@ -65,6 +67,12 @@ quality: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The tests that start a process are left out, see harness/mutants/__main__.py.
+mutants: $(STAMP)
+	@$(BIN)/python -c 'import mutmut' 2> /dev/null \
+		|| $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m harness.mutants --processes $(WORKERS) $(MUTANTS)
 
 zoo: setup
 	$(BIN)/lockstep zoo train --all

@@ -1,0 +1,149 @@
+"""One pytest session for all mutants: the tests run once under coverage, then in a fork for each mutant."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import _lru_cache_wrapper
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from harness.mutants.sources import Mutant, swap_code
+
+__all__ = ["MutantSession", "Outcome"]
+
+SECONDS_OF_TESTS = 20.0
+"""A mutant meets the quickest of its tests, as many as take this long without a mutant: what survives them is a survivor."""
+MEMORY = 6 << 30
+NO_CHANGE = 77
+Outcome = str
+"""killed, timeout, survived, uncovered"""
+
+
+@dataclass(eq=False)
+class MutantSession:
+    """A pytest plugin that replaces the loop over the tests."""
+
+    files: list[str]
+    mutants: Iterable[Mutant]
+    num_processes: int
+    report: Callable[[Mutant, Outcome], None]
+    _items: dict[str, pytest.Item] = field(default_factory=dict)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _tests_of_line: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    _failed: bool = False
+
+    @staticmethod
+    def pytest_configure() -> None:
+        from hypothesis import Phase, settings
+
+        # The same examples for every mutant, and none made smaller: only whether a test fails is asked.
+        settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            return False  # a file that cannot be imported: pytest says which
+        self._items = {item.nodeid: item for item in session.items}
+        self._run_without_mutant()
+        if self._failed:
+            raise session.Interrupted("tests fail without any mutant")
+        self._run_mutants()
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    def _run_without_mutant(self) -> None:
+        from coverage import Coverage
+
+        files = [str(Path(file).resolve()) for file in self.files]
+        coverage = Coverage(data_file=None, include=files, config_file=False)
+        coverage.start()
+        items = list(self._items.values())
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            coverage.switch_context(item.nodeid)
+            start = time.perf_counter()
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            self._seconds[item.nodeid] = time.perf_counter() - start
+        coverage.stop()
+        data = coverage.get_data()
+        self._tests_of_line = {file: data.contexts_by_lineno(path) for file, path in zip(self.files, files, strict=True)}
+        _forget_caches()
+
+    def _run_mutants(self) -> None:
+        functions = [f for f in gc.get_objects() if type(f) is FunctionType]
+        running: dict[int, Mutant] = {}
+        for mutant in self.mutants:
+            tests = self._tests_for(mutant)
+            if not tests:
+                self.report(mutant, "uncovered")
+                continue
+            if len(running) == self.num_processes:
+                self._await_one(running)
+            sys.stdout.flush()
+            pid = os.fork()
+            if not pid:
+                self._be(mutant, tests, functions)
+            running[pid] = mutant
+        while running:
+            self._await_one(running)
+
+    def _await_one(self, running: dict[int, Mutant]) -> None:
+        pid, status = os.wait()
+        if pid not in running:
+            return  # what a test has left behind
+        mutant, code = running.pop(pid), os.waitstatus_to_exitcode(status)
+        if code != NO_CHANGE:
+            timed_out = code in (-signal.SIGALRM, -signal.SIGXCPU)
+            self.report(mutant, "timeout" if timed_out else "killed" if code else "survived")
+
+    def _tests_for(self, mutant: Mutant) -> list[str]:
+        by_line = self._tests_of_line[mutant.file]
+        covering = {test for line in mutant.lines for test in by_line.get(line, ()) if test}
+        chosen: list[str] = []
+        total = 0.0
+        for test in sorted(covering, key=lambda test: (self._seconds[test], test)):
+            total += self._seconds[test]
+            if chosen and total > SECONDS_OF_TESTS:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _be(self, mutant: Mutant, tests: list[str], functions: list[FunctionType]) -> None:
+        """In the fork: run the tests until one fails, and never return."""
+        code = 1  # whatever goes wrong from here on is a mutant's fault
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(null, stream)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            is_changed = swap_code(mutant, functions)
+            code = int(any(self._fails(test) for test in tests)) if is_changed else NO_CHANGE
+        finally:
+            os._exit(code)
+
+    def _fails(self, test: str) -> bool:
+        # The handler is the system's, so that nothing in the code under test can catch it.
+        signal.alarm(5 + int(5 * self._seconds[test]))
+        return any(report.failed for report in runtestprotocol(self._items[test], log=False, nextitem=None))
+
+
+def _forget_caches() -> None:
+    """A mutant of a cached function must run again."""
+    for found in gc.get_objects():
+        if type(found) is _lru_cache_wrapper and str(getattr(found, "__module__", "")).startswith("engine."):
+            found.cache_clear()

@@ -1,0 +1,15 @@
+"""The real scheduler, KV cache and runner on the hash model: a few hundred drawn scenarios against the closed form."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.simulation.scenario import check_scenario, draw_scenario
+
+CHUNK = 40
+
+
+@pytest.mark.parametrize("first", range(0, 8 * CHUNK, CHUNK))
+def test_drawn_scenarios_say_the_truth(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        check_scenario(draw_scenario(seed))
