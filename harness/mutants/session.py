@@ -132,14 +132,15 @@ class MutantSession:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             is_changed = swap_code(mutant, functions)
-            code = int(any(self._fails(test) for test in tests)) if is_changed else NO_CHANGE
+            code = int(any(map(self._fails, tests, [*tests[1:], None]))) if is_changed else NO_CHANGE
         finally:
             os._exit(code)
 
-    def _fails(self, test: str) -> bool:
+    def _fails(self, test: str, following: str | None) -> bool:
         # The handler is the system's, so that nothing in the code under test can catch it.
         signal.alarm(5 + int(5 * self._seconds[test]))
-        return any(report.failed for report in runtestprotocol(self._items[test], log=False, nextitem=None))
+        next_item = self._items[following] if following else None
+        return any(report.failed for report in runtestprotocol(self._items[test], log=False, nextitem=next_item))
 
 
 def _forget_caches() -> None:
