@@ -238,3 +238,20 @@ def test_without_prefix_caching_nothing_is_published_or_found() -> None:
     running(manager, [1, 2, 3], committed=3)
     assert manager.pool.num_cached == 0
     assert manager.take_cached_prefix(make_request(), [1, 2, 3]) == 0
+
+
+@pytest.mark.parametrize(("drops", "tokens"), [(False, 4), (True, 2)], ids=["keeps", "drops"])
+def test_a_drafter_that_reads_ahead_has_its_last_block_computed_anew(drops: bool, tokens: int) -> None:
+    """Its entries of that block hold only where the token behind the block is the same too."""
+    manager = KVCacheManager(8, 2, True, drop_last_cached_block=drops)
+    first = running(manager, [1, 2, 3, 4, 5], committed=4)
+    second = make_request("second")
+    assert manager.take_cached_prefix(second, [1, 2, 3, 4, 9]) == tokens
+    assert second.block_ids == first.block_ids[: tokens // 2]
+    assert len(second.block_hashes) == tokens // 2
+    manager.pool.check([first.block_ids, second.block_ids])
+
+
+def test_a_miss_leaves_nothing_to_drop() -> None:
+    manager = KVCacheManager(8, 2, True, drop_last_cached_block=True)
+    assert manager.take_cached_prefix(make_request(), [1, 2, 3, 4, 5]) == 0
