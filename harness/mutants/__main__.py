@@ -39,6 +39,7 @@ OUT = Path("runs/mutants")
 TESTS = [
     "tests/engine",
     "suites/test_config_resolution.py",
+    "harness/mutants/scenarios.py",
     "--ignore=tests/engine/test_executor.py",
     "--ignore=tests/engine/test_quantization.py",
     "--ignore=tests/engine/test_model.py",

@@ -1,4 +1,4 @@
-"""The real scheduler, KV cache and runner on the hash model: a few hundred drawn scenarios against the closed form."""
+"""`suites/test_simulation.py` in portions that kill sooner. Not collected unless it is named."""
 
 from __future__ import annotations
 
