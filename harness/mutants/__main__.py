@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -74,7 +75,8 @@ def main() -> int:
     session = MutantSession(arguments.files, _mutants(arguments.files, arguments.again), arguments.processes, report)
     drafters = any("/drafters/" in file for file in arguments.files)
     left_out = [] if drafters else [f"--ignore={test}" for test in TESTS_OF_DRAFTERS]
-    status = pytest.main([*PYTEST_ARGS, *TESTS, *left_out], plugins=[session])
+    with TemporaryDirectory(prefix="mutants-") as scratch:  # pytest's own directory is cleared by later sessions
+        status = pytest.main([*PYTEST_ARGS, f"--basetemp={scratch}/pytest", *TESTS, *left_out], plugins=[session])
     if not results:
         print("no mutant ran" if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "see above")
         return 2
