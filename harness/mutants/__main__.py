@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from harness.mutants.report import Result, load_equivalents, summarize, table
+from harness.mutants.report import Report, Result, load_equivalents, summarize, table
 from harness.mutants.session import MutantSession
 from harness.mutants.sources import Mutant, mutants_of
 
@@ -70,6 +70,7 @@ def main() -> int:
         results.append(Result(mutant.file, mutant.function, mutant.before, mutant.after, outcome, mutant.diff))
         if len(results) % 50 == 0:
             alive = sum(result.lives for result in results)
+            _write(results)  # a run may be cut off
             print(f"[{time.perf_counter() - start:5.0f} s] {mutant.file}: {len(results)} mutants, {alive} alive", flush=True)
 
     session = MutantSession(arguments.files, _mutants(arguments.files, arguments.again), arguments.processes, report)
@@ -84,24 +85,28 @@ def main() -> int:
 
 
 def _mutants(files: list[str], again: bool) -> Iterator[Mutant]:
-    alive = {(r["file"], r["diff"]) for r in json.loads((OUT / "mutants.json").read_text()) if r["alive"]} if again else None
+    alive: set[tuple[str, str]] | None = None
+    if again:
+        alive = {(r["file"], r["diff"]) for r in json.loads((OUT / "mutants.json").read_text()) if r["alive"]}
     for file in files:
         for mutant in mutants_of(file):
             if alive is None or (file, mutant.diff) in alive:
                 yield mutant
 
 
-def _finish(results: list[Result], again: bool) -> int:
-    order = {file: index for index, file in enumerate(MODULES)}
-    results.sort(key=lambda result: order[result.file])
+def _write(results: list[Result]) -> Report:
     report = summarize(results, load_equivalents(Path(__file__).with_name("equivalent.toml")))
     OUT.mkdir(parents=True, exist_ok=True)
-    survivors = "\n\n".join(f"{r.function}: {r.outcome}\n{r.diff}" for r in report.survivors)
-    (OUT / "survivors.txt").write_text(survivors + "\n")
-    if not again:
-        alive = set(map(id, report.survivors))
-        records = [asdict(result) | {"alive": id(result) in alive} for result in results]
-        (OUT / "mutants.json").write_text(json.dumps(records, indent=1) + "\n")
+    (OUT / "survivors.txt").write_text("\n\n".join(f"{r.function}: {r.outcome}\n{r.diff}" for r in report.survivors) + "\n")
+    alive = set(map(id, report.survivors))
+    records = [asdict(result) | {"alive": id(result) in alive} for result in results]
+    (OUT / "mutants.json").write_text(json.dumps(records, indent=1) + "\n")
+    return report
+
+
+def _finish(results: list[Result], again: bool) -> int:
+    order = {file: index for index, file in enumerate(MODULES)}
+    report = _write(sorted(results, key=lambda result: order[result.file]))
     print(table(report))
     print(f"survivors: {OUT / 'survivors.txt'}")
     if again:

@@ -22,7 +22,7 @@ from harness.mutants.sources import Mutant, swap_code
 
 __all__ = ["MutantSession", "Outcome"]
 
-SECONDS_OF_TESTS = 20.0
+SECONDS_OF_TESTS = 12.0
 """A mutant meets the quickest of its tests, as many as take this long without a mutant: what survives them is a survivor."""
 MEMORY = 6 << 30
 NO_CHANGE = 77

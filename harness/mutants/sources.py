@@ -49,8 +49,8 @@ class _Place:
 
 
 def mutants_of(file: str) -> Iterator[Mutant]:
-    """In the order of the file. Left out are messages (`raise`, the text of an `assert`, the logger), annotations, defaults,
-    decorators, docstrings, and whatever runs at import only."""
+    """In the order of the file. Left out are messages (`raise`, the text of an `assert`, the logger, any text of more than
+    three words), annotations, defaults, decorators, docstrings, and whatever runs at import only."""
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 
@@ -88,7 +88,7 @@ def _mutations(node: Any, place: _Place, positions: Any) -> Iterator[tuple[Any, 
     import libcst as cst
     from mutmut.mutation.mutators import mutation_operators
 
-    if isinstance(node, (cst.Annotation, cst.Decorator, cst.Raise, cst.Parameters)) or _is_trivial(node):
+    if isinstance(node, (cst.Annotation, cst.Decorator, cst.Raise, cst.Parameters)) or _is_trivial(node) or _is_message(node):
         return
     place = _place_of(node, place, positions)
     if place.inside:
@@ -136,6 +136,12 @@ def _is_trivial(node: Any) -> bool:
     if isinstance(node.func, cst.Name):
         return node.func.value in TRIVIAL_CALLS
     return isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name) and node.func.value.value == "logger"
+
+
+def _is_message(node: Any) -> bool:
+    import libcst as cst
+
+    return isinstance(node, cst.SimpleString) and node.value.count(" ") > 2
 
 
 def function_codes(source: str, file: str) -> list[CodeType]:
