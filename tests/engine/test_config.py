@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pickle
+import sys
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from engine import EngineConfig, UnknownOptionError
-from engine.async_scheduling import _warn_once
+from engine.async_scheduling import AsyncDecision, AsyncFacts, _warn_once
+from engine.config import SpeculativeConfig
+from engine.drafters.base import DraftContext, Drafter, Drafts
 from engine.drafters.registry import drafter_class, known_methods, method_info, register_drafter
 from engine.executor.registry import executor_class
 from engine.options import check_options, is_int
@@ -295,3 +299,116 @@ def test_check_options_names_the_first_unknown_one() -> None:
     check_options("this", {"a": 1}, {"a", "b"})
     with pytest.raises(UnknownOptionError, match=r"this has no option 'bb'\. Known: a, cdef"):
         check_options("this", {"a": 1, "bb": 2}, {"a", "cdef"})
+
+
+# --- edges ---------------------------------------------------------------------------------------------------------------
+
+
+def spec(**options: Any) -> SpeculativeConfig:
+    return SpeculativeConfig.from_dict({"method": "ngram", "num_speculative_tokens": 3, **options})
+
+
+@pytest.mark.parametrize("option", ["options", "model"])
+def test_what_belongs_to_no_or_to_another_method_is_unknown(option: str) -> None:
+    with pytest.raises(UnknownOptionError, match=f"speculative_config for 'ngram' has no option '{option}'"):
+        spec(**{option: "x"})
+
+
+SYNTHETIC = {"rejection_sample_method": "synthetic"}
+
+
+def test_the_largest_and_smallest_values_are_allowed() -> None:
+    assert spec(num_speculative_tokens=16).num_speculative_tokens == 16
+    assert spec(num_speculative_tokens=1).num_speculative_tokens == 1
+    assert spec(**SYNTHETIC, synthetic_acceptance_rates=[1, 0.5, 0.5]).synthetic_rates == (1, 0.5, 0.5)
+    assert spec(**SYNTHETIC, synthetic_acceptance_rates=[0, 0, 0]).synthetic_rates == (0, 0, 0)
+    assert spec(**SYNTHETIC, synthetic_acceptance_length=1).synthetic_rates == (0, 0, 0)
+    assert spec(**SYNTHETIC, synthetic_acceptance_length=4).synthetic_rates == (1, 1, 1)
+    assert make_config(max_model_len=2).max_model_len == 2
+
+
+def test_a_synthetic_length_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="a number from 1 to 4, got 0"):
+        spec(**SYNTHETIC, synthetic_acceptance_length=0)
+
+
+def test_other_methods_have_no_synthetic_rates() -> None:
+    assert spec().synthetic_rates == (0, 0, 0)
+
+
+def test_a_schedule_of_drafts_includes_both_ends() -> None:
+    config = spec(num_speculative_tokens_per_batch_size=[(2, 3, 1), (5, 5, 0)])
+    assert [config.drafts_for(size) for size in range(1, 7)] == [3, 1, 1, 3, 0, 3]
+
+
+def test_one_plugin_may_be_a_string() -> None:
+    assert EngineConfig(model="none", plugins="a.b").plugins == ("a.b",)
+
+
+def test_a_plugin_may_bring_another_judge_of_asynchronous_scheduling() -> None:
+    def never(requested: bool | None, facts: AsyncFacts) -> AsyncDecision:
+        assert (requested, facts.executor) == (None, "uni")
+        return AsyncDecision(False, "never")
+
+    assert EngineConfig(model="none").resolve(MODEL, never).async_decision.rule == "never"
+
+
+class Remembers(Drafter):
+    """A drafter of a user, which looks at what it is made with."""
+
+    seen: ClassVar[list[tuple[object, ...]]] = []
+    option_names = ("shade",)
+
+    def __init__(self, num_speculative_tokens: int, vocab_size: int, options: Any) -> None:
+        super().__init__(num_speculative_tokens, vocab_size, options)
+        self.seen.append((num_speculative_tokens, vocab_size, options["shade"]))
+
+    def propose(self, context: DraftContext) -> Drafts:
+        raise NotImplementedError
+
+
+def test_a_drafter_is_made_on_trial_with_the_values_that_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "remembering", SimpleNamespace(Remembers=Remembers))
+    config = {"method": "custom_class", "model": "remembering.Remembers", "num_speculative_tokens": 2, "shade": "green"}
+    EngineConfig(model="none", speculative_config=config).resolve(MODEL)
+    assert Remembers.seen == [(2, MODEL.vocab_size, "green")]
+
+
+def test_the_default_pool_is_the_number_of_whole_blocks_in_a_gibibyte() -> None:
+    """A block of 16 tokens: 40 layers of keys and values, 8 heads of 128 values of 4 bytes, so 5 MiB."""
+    big = dataclasses.replace(MODEL, num_layers=40, num_kv_heads=8, head_dim=128)
+    blocks = EngineConfig(model="none").resolve(big).num_kv_blocks
+    assert (blocks, type(blocks)) == (204, int)
+
+
+@pytest.mark.parametrize(
+    ("method", "lookahead", "drops"), [(None, 0, False), ("ngram", 0, False), ("eagle", 4, True), ("draft_model", 4, False)]
+)
+def test_what_a_drafter_writes_and_reads_ahead(method: str | None, lookahead: int, drops: bool) -> None:
+    """Its own entries stand at the drafts' positions and one more; EAGLE's state pairs each token with the next one."""
+    config = make_config()
+    if method is not None:
+        options = {} if method == "ngram" else {"model": "x"}
+        speculative = SpeculativeConfig.from_dict({"method": method, "num_speculative_tokens": 3, **options})
+        config = dataclasses.replace(config, speculative=speculative)
+    assert (config.num_lookahead_tokens, config.drops_last_cached_block) == (lookahead, drops)
+
+
+def test_a_record_has_every_option_and_what_auto_became() -> None:
+    config = make_config(plugins=["a"], num_threads=3)
+    record = config.as_record()
+    asked = {field.name for field in dataclasses.fields(EngineConfig)}
+    assert record.keys() == asked | {"async_scheduling_requested", "async_scheduling_rule"}
+    assert (record["plugins"], record["num_threads"]) == (["a"], 3)
+    assert (record["max_model_len"], record["num_kv_blocks"]) == (config.max_model_len, config.num_kv_blocks)
+    given_as_class = make_config(distributed_executor_backend=executor_class("uni")).as_record()
+    assert given_as_class["distributed_executor_backend"] == "UniExecutor", "a name, which a record can hold"
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [({}, "supported"), ({"async_scheduling": False}, "explicit_off"), (NGRAM, "speculative_method")],
+    ids=["on", "asked", "method"],
+)
+def test_a_decision_names_its_rule(options: dict[str, Any], rule: str) -> None:
+    assert EngineConfig(model="none", **options).resolve_async_scheduling().rule == rule

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import InvalidRequestError, NanLogitsError
+from engine import IntegrityError, InvalidRequestError, NanLogitsError
 from engine.request import Request, RequestStatus
 from engine.step import PlanRow
 from tests.engine.support import VOCAB, Driver, make_request, true_output, true_token
@@ -296,6 +299,273 @@ def test_nan_ends_its_own_request_alone(asynchronous: bool, index: int) -> None:
     again = make_request("again", requests[1].prompt_token_ids)
     assert driver.scheduler.kv_cache.take_cached_prefix(again, again.token_ids) == 0, "its blocks left the prefix cache"
     assert pool.num_free == pool.num_blocks
+
+
+# --- plans, row by row -----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_only_waits_for_its_last_token_holds_up_nobody() -> None:
+    driver = Driver.make()
+    driver.add(make_request("a", max_new_tokens=1), make_request("b", arrival=1))
+    driver.scheduler.schedule()
+    second = driver.scheduler.schedule()
+    assert [(row.slot, row.is_decode) for row in second.rows] == [(1, True)]
+
+
+@both_modes
+def test_a_row_has_room_for_the_drafts_that_can_still_count(asynchronous: bool) -> None:
+    """One token is on its way and one more fits: no draft could stand."""
+    driver = Driver.make(asynchronous=asynchronous, depth=3)
+    driver.add(make_request(max_new_tokens=2))
+    driver.run()
+    assert [row.num_tokens for row in rows(driver)] == [3, 1]
+
+
+@pytest.mark.parametrize("budget", [2, 3])
+def test_drafts_stay_within_what_the_step_has_left(budget: int) -> None:
+    """The younger one waits with its prompt: the older one's drafts have used the step up."""
+    driver = Driver.make(depth=3, max_num_batched_tokens=budget)
+    driver.add(make_request("a", [1], max_new_tokens=9), make_request("b", [2] * 9, arrival=1))
+    driver.step()
+    driver.step()
+    assert driver.device.plans[0].rows[-1].num_tokens == budget - 1
+    assert [(row.slot, row.num_tokens) for row in driver.device.plans[1].rows] == [(0, budget)]
+    driver.run()
+
+
+def test_the_last_draft_gives_way_before_a_younger_request_does() -> None:
+    """Blocks of one token: both fit, the older one's only draft does not."""
+    driver = Driver.make(
+        asynchronous=False, depth=1, accept=(0,), block_size=1, num_kv_blocks=7, enable_prefix_caching=False, max_model_len=32
+    )
+    driver.add(make_request("a", [1] * 2, max_new_tokens=4), make_request("b", [2] * 2, max_new_tokens=2, arrival=1))
+    driver.run()
+    assert driver.core.stats.num_preemptions == 0
+
+
+def test_while_an_older_request_lacks_a_block_the_younger_ones_drain() -> None:
+    """Law 7: the youngest is not planned again, though it has room for its next token, so the next plan can preempt it."""
+    driver = Driver.make(num_kv_blocks=4, enable_prefix_caching=False)
+    older, younger = make_request("a", [1] * 7, max_new_tokens=9), make_request("b", [2] * 5, max_new_tokens=4, arrival=1)
+    driver.add(older, younger)
+    scheduler = driver.scheduler
+    first, second = scheduler.schedule(), scheduler.schedule()
+    assert [len(plan.rows) for plan in (first, second)] == [2, 2]
+    assert scheduler.schedule() is None, "the older one needs a third block, the younger one has a step in flight"
+    assert younger.num_in_flight == 2
+    assert driver.scheduler.kv_cache.pool.num_free == 0
+
+
+def test_admission_asks_for_the_first_decode_row_and_no_more() -> None:
+    driver = Driver.make(asynchronous=False, num_kv_blocks=4, enable_prefix_caching=False)
+    driver.add(make_request("a", [1] * 9, max_new_tokens=3), make_request("b", [2] * 3, max_new_tokens=9, arrival=1))
+    driver.step()
+    assert [len(plan.new_slots) for plan in driver.device.plans] == [2], "the one free block holds 3 + 1 tokens"
+
+
+@pytest.mark.parametrize(("length", "fits"), [(28, True), (29, False)])
+def test_without_chunked_prefill_a_cached_prefix_takes_nothing_of_the_step(length: int, fits: bool) -> None:
+    """32 positions a step, 20 of them for the first prompt; of the second one 16 are cached."""
+    driver = Driver.make(asynchronous=False, enable_chunked_prefill=False, max_num_batched_tokens=32, max_model_len=32)
+    prefix = list(range(16))
+    driver.add(make_request("before", [*prefix, 16], max_new_tokens=1))
+    driver.run()
+    driver.add(make_request("a", [40] * 20, max_new_tokens=2), make_request("b", [*prefix, *[41] * (length - 16)], arrival=1))
+    driver.step()
+    assert len(driver.device.plans[-1].rows) == 1 + fits
+
+
+def test_a_new_slot_carries_what_the_device_cannot_know() -> None:
+    driver = Driver.make()
+    request = make_request(prompt=[5, 6, 7])
+    request.extra_args = {"key": "value"}
+    driver.add(request)
+    (new,) = driver.scheduler.schedule().new_slots
+    assert (new.extra_args, new.sampling) == ({"key": "value"}, request.sampling)
+    assert (new.num_prompt_tokens, new.num_cached_tokens, new.token_limit) == (3, 0, 11)
+    assert (new.token_ids.dtype, new.token_ids.tolist()) == (np.int32, [5, 6, 7]), "half of what the worker would be sent"
+
+
+def test_steps_are_numbered_without_a_gap() -> None:
+    driver = Driver.make()
+    driver.add(make_request())
+    driver.run()
+    assert [plan.step_id for plan in driver.device.plans] == list(range(8))
+
+
+def test_only_a_row_that_brings_a_token_asks_for_drafts() -> None:
+    driver = Driver.make(asynchronous=False, depth=2, max_num_batched_tokens=4)
+    driver.add(make_request(prompt=range(6)))
+    assert driver.step() == [], "a part of a prompt changes nothing that a user sees"
+    driver.step()
+    assert [row.num_next_drafts for row in rows(driver)] == [0, 2]
+    plain = Driver.make()
+    plain.add(make_request())
+    plain.run()
+    assert {row.num_next_drafts for row in rows(plain)} == {0}
+
+
+# --- blocks for the drafter's own entries ------------------------------------------------------------------------------------
+
+
+def first_row_blocks(lookahead: int, *, max_new_tokens: int = 40, prompt: int = 4, **options: Any) -> tuple[int, int]:
+    """(blocks that come with the prefill row, blocks that are left)"""
+    driver = Driver.make(depth=2, asynchronous=False, **options)
+    driver.scheduler.num_lookahead_tokens = lookahead
+    request = make_request(prompt=range(prompt), max_new_tokens=max_new_tokens)
+    driver.add(request)
+    (row,) = driver.scheduler.schedule().rows
+    assert list(row.new_block_ids) == request.block_ids
+    return len(row.new_block_ids), driver.scheduler.kv_cache.pool.num_free
+
+
+@pytest.mark.parametrize(("lookahead", "blocks"), [(0, 1), (3, 2), (4, 3), (7, 3), (8, 4)])
+def test_a_drafter_that_keeps_kv_gets_blocks_as_far_as_it_writes(lookahead: int, blocks: int) -> None:
+    """The prompt fills a block of 4, the next token stands at position 4, and the drafter writes behind it."""
+    assert first_row_blocks(lookahead) == (blocks, 64 - blocks)
+
+
+def test_a_drafter_never_gets_blocks_behind_the_last_position() -> None:
+    assert first_row_blocks(40, max_new_tokens=5)[0] == 2, "8 of 9 positions go through the model"
+
+
+def test_a_drafter_gets_what_is_left_and_preempts_nobody() -> None:
+    assert first_row_blocks(40, num_kv_blocks=11) == (11, 0)
+
+
+def test_a_step_without_drafts_has_no_blocks_for_them() -> None:
+    schedule = [(1, 4, 0)]
+    config = {"method": "ngram_gpu", "num_speculative_tokens": 2, "num_speculative_tokens_per_batch_size": schedule}
+    driver = Driver.make(asynchronous=False, speculative_config=config)
+    driver.scheduler.num_lookahead_tokens = 8
+    driver.add(make_request(prompt=range(4)))
+    (row,) = driver.scheduler.schedule().rows
+    assert (row.num_next_drafts, len(row.new_block_ids)) == (0, 1)
+
+
+# --- counters ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_counters_of_a_run_that_is_counted_by_hand() -> None:
+    """Twice the same prompt of 6 in chunks of 4, and 3 tokens each; 4 positions of the second prompt are cached."""
+    driver = Driver.make(asynchronous=False, max_num_batched_tokens=4)
+    for name in "abc":
+        driver.add(make_request(name, range(6), max_new_tokens=3))
+        driver.run()
+    stats = driver.core.stats
+    assert (stats.num_steps, stats.num_partial_prefills) == (4 + 3 + 3, 1)
+    assert (stats.num_prefix_queries, stats.num_prefix_hits) == (18, 8)
+    assert (stats.num_prefill_tokens_emitted, stats.num_decode_steps, stats.num_generated_tokens) == (3, 6, 9)
+    assert (stats.num_computed_positions, stats.num_empty_rows, stats.num_dropped_rows) == (8 + 4 + 4, 0, 0)
+    assert stats.num_finished == {"length": 3}
+
+
+def test_the_counters_of_a_request_that_is_preempted() -> None:
+    driver, _, younger = two_in_a_small_pool(asynchronous=False)
+    given_up, num_running = 0, 0
+    while driver.core.has_work:
+        before, committed = younger.num_preemptions, younger.num_committed_tokens
+        driver.step()
+        given_up += committed * (younger.num_preemptions - before)
+        num_running += 1
+    stats = driver.core.stats
+    assert younger.num_preemptions == stats.num_preemptions == 1
+    assert stats.num_preempted_positions == given_up > 0
+    assert (younger.num_prefills, younger.num_decode_steps) == (2, 15)
+    assert stats.num_steps == num_running
+
+
+def test_every_preemption_counts() -> None:
+    driver = Driver.make(asynchronous=False, num_kv_blocks=6, enable_prefix_caching=False)
+    requests = [make_request(str(i), [i] * 3, max_new_tokens=20, arrival=i) for i in range(4)]
+    driver.add(*requests)
+    driver.run()
+    assert driver.core.stats.num_preemptions == sum(request.num_preemptions for request in requests)
+    assert max(request.num_preemptions for request in requests) > 1
+
+
+def test_rows_that_came_too_late_are_counted() -> None:
+    """Three requests meet their stop while a step names them; two of them give NaN, whose step in flight computes nothing."""
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    stops = [true_output(make_request(prompt=prompt))[0] for prompt in prompts]
+    driver = Driver.make()
+    driver.add(*(make_request(str(i), prompts[i], stop_ids=[stops[i]], arrival=i) for i in range(3)))
+    driver.run()
+    assert (driver.core.stats.num_dropped_rows, driver.core.stats.num_dropped_positions) == (3, 3)
+    bad = Driver.make(asynchronous=False, nan_behind=prompts[:2])
+    bad.add(*(make_request(str(i), prompts[i], arrival=i) for i in range(3)))
+    bad.run()
+    assert bad.core.stats.num_nan_rows == 2
+
+
+def test_a_row_without_a_position_is_counted_as_empty() -> None:
+    """All drafts are accepted, so the next step, planned before that was known, comes when the limit is reached."""
+    driver = Driver.make(depth=3, accept=(99,))
+    driver.add(make_request(max_new_tokens=5), make_request("b", [9] * 3, max_new_tokens=9, arrival=1))
+    driver.run()
+    empty = sum(int(count) == 0 for result in driver.device.results for count in result.num_computed)
+    assert driver.core.stats.num_empty_rows == empty > 1
+
+
+# --- the audit -----------------------------------------------------------------------------------------------------------
+
+
+def in_the_middle(*, planned: bool = False) -> tuple[Any, Request]:
+    """A scheduler, and a request that has its first token (`planned`: and the next two steps in flight)."""
+    driver = Driver.make(asynchronous=False)
+    request = make_request()
+    driver.add(request)
+    driver.step()
+    if planned:
+        driver.scheduler.schedule()
+        driver.scheduler.schedule()
+    driver.scheduler.check_integrity()
+    return driver.scheduler, request
+
+
+def _hold_twice(scheduler: Any, request: Request) -> None:
+    (stay,) = scheduler._stays.values()
+    scheduler._stays[request.slot, 99] = stay
+    for block in request.block_ids:
+        scheduler.kv_cache.pool.ref_counts[block] += 1
+
+
+DAMAGE = {
+    "a-slot-is-lost": (lambda s, r: s.slots._free.pop(), "slots do not add up"),
+    "a-slot-is-free-and-held": (lambda s, r: s.slots._free.__setitem__(0, r.slot), "slots do not add up"),
+    "a-slot-is-held-twice": (_hold_twice, "slots do not add up"),
+    "a-step-too-many": (lambda s, r: setattr(r, "num_in_flight", 1), "'r' counts 1 steps in flight, 0 name it"),
+    "ended-and-held": (lambda s, r: setattr(r, "status", RequestStatus.FINISHED), "'r' has ended and nothing is in flight"),
+    "expects-at-least": (lambda s, r: setattr(r, "num_in_flight_tokens_min", 1), "'r' has nothing in flight"),
+    "expects-at-most": (lambda s, r: setattr(r, "num_in_flight_tokens_max", 1), "'r' has nothing in flight"),
+    "a-token-nobody-computed": (lambda s, r: r.output_token_ids.append(1), "'r' has 5 tokens, but a committed length of 3"),
+    "positions-without-blocks": (lambda s, r: setattr(r, "num_committed_tokens", 5), "5 committed positions in 1 blocks"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_audit_finds(damage: str) -> None:
+    scheduler, request = in_the_middle()
+    do, message = DAMAGE[damage]
+    do(scheduler, request)
+    with pytest.raises(IntegrityError, match=message):
+        scheduler.check_integrity()
+
+
+def test_the_audit_counts_every_step_in_flight() -> None:
+    scheduler, request = in_the_middle(planned=True)
+    assert request.num_in_flight == 2
+    request.num_in_flight = 1
+    with pytest.raises(IntegrityError, match="counts 1 steps in flight, 2 name it"):
+        scheduler.check_integrity()
+
+
+def test_the_audit_finds_a_step_for_a_slot_that_was_given_back() -> None:
+    scheduler, request = in_the_middle(planned=True)
+    request.num_in_flight = 0
+    scheduler._release(request)
+    with pytest.raises(IntegrityError, match=r"names slot 0 \(stay 1\), which was given back"):
+        scheduler.check_integrity()
 
 
 # --- random schedules ----------------------------------------------------------------------------------------------------
