@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", default=MODULES, metavar="FILE", help="modules to mutate, all if none is named")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="only the survivors of the last run; judges nothing")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th mutant of each module: a quick estimate")
     arguments = parser.parse_args()
     if unknown := set(arguments.files) - set(MODULES):
         parser.error(f"not among the modules that are mutated: {', '.join(sorted(unknown))}")
@@ -73,7 +75,8 @@ def main() -> int:
             _write(results)  # a run may be cut off
             print(f"[{time.perf_counter() - start:5.0f} s] {mutant.file}: {len(results)} mutants, {alive} alive", flush=True)
 
-    session = MutantSession(arguments.files, _mutants(arguments.files, arguments.again), arguments.processes, report)
+    mutants = _mutants(arguments.files, arguments.every, arguments.again)
+    session = MutantSession(arguments.files, mutants, arguments.processes, report)
     drafters = any("/drafters/" in file for file in arguments.files)
     left_out = [] if drafters else [f"--ignore={test}" for test in TESTS_OF_DRAFTERS]
     with TemporaryDirectory(prefix="mutants-") as scratch:  # pytest's own directory is cleared by later sessions
@@ -81,15 +84,15 @@ def main() -> int:
     if not results:
         print("no mutant ran" if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "see above")
         return 2
-    return _finish(results, arguments.again)
+    return _finish(results, complete=arguments.every == 1 and not arguments.again)
 
 
-def _mutants(files: list[str], again: bool) -> Iterator[Mutant]:
+def _mutants(files: list[str], every: int, again: bool) -> Iterator[Mutant]:
     alive: set[tuple[str, str]] | None = None
     if again:
         alive = {(r["file"], r["diff"]) for r in json.loads((OUT / "mutants.json").read_text()) if r["alive"]}
     for file in files:
-        for mutant in mutants_of(file):
+        for mutant in islice(mutants_of(file), 0, None, every):
             if alive is None or (file, mutant.diff) in alive:
                 yield mutant
 
@@ -104,12 +107,12 @@ def _write(results: list[Result]) -> Report:
     return report
 
 
-def _finish(results: list[Result], again: bool) -> int:
+def _finish(results: list[Result], complete: bool) -> int:
     order = {file: index for index, file in enumerate(MODULES)}
     report = _write(sorted(results, key=lambda result: order[result.file]))
     print(table(report))
     print(f"survivors: {OUT / 'survivors.txt'}")
-    if again:
+    if not complete:
         return 0
     for entry in report.stale:
         print(f"equivalent.toml names a mutant that does not live: {entry.file} {entry.function}: {entry.after!r}")

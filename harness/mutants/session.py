@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper
+from itertools import accumulate
 from pathlib import Path
 from types import FunctionType
 
@@ -22,9 +23,9 @@ from harness.mutants.sources import Mutant, swap_code
 
 __all__ = ["MutantSession", "Outcome"]
 
-SECONDS_OF_TESTS = 12.0
-"""A mutant meets the tests of its module, and the quickest others that take this long without it: CPU time, so that the choice
-does not depend on what else the machine does."""
+SECONDS_OF_OWN_TESTS, SECONDS_OF_OTHER_TESTS = 40.0, 12.0
+"""A mutant meets the tests of its module, then others, the quickest first, as many as take this long without it. CPU time, so
+that the choice does not depend on what else the machine does."""
 MEMORY = 6 << 30
 NO_CHANGE = 77
 Outcome = str
@@ -60,6 +61,8 @@ class MutantSession:
         self._run_without_mutant()
         if self._failed:
             raise session.Interrupted("tests fail without any mutant")
+        if not self._tests_pass_in_a_fork():
+            raise session.Interrupted("tests fail in a fork without any mutant: every mutant would seem to be killed")
         self._run_mutants()
         return True
 
@@ -83,6 +86,15 @@ class MutantSession:
         self._tests_of_line = {file: data.contexts_by_lineno(path) for file, path in zip(self.files, files, strict=True)}
         _forget_caches()
 
+    def _tests_pass_in_a_fork(self) -> bool:
+        """Those that stand first with some file: they see all of the mutants."""
+        everything = [Mutant(file, "", range(10_000), "", "") for file in self.files]
+        tests = list(dict.fromkeys(test for mutant in everything for test in self._tests_for(mutant)[:20]))
+        pid = os.fork()
+        if not pid:
+            self._be(None, tests, [])
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
     def _run_mutants(self) -> None:
         functions = [f for f in gc.get_objects() if type(f) is FunctionType]
         running: dict[int, Mutant] = {}
@@ -91,7 +103,7 @@ class MutantSession:
             if not tests:
                 self.report(mutant, "uncovered")
                 continue
-            if len(running) == self.num_processes:
+            while len(running) >= self.num_processes:
                 self._await_one(running)
             sys.stdout.flush()
             pid = os.fork()
@@ -111,23 +123,17 @@ class MutantSession:
             self.report(mutant, "timeout" if timed_out else "killed" if code else "survived")
 
     def _tests_for(self, mutant: Mutant) -> list[str]:
-        """All of the module's own tests, then the quickest others."""
         by_line = self._tests_of_line[mutant.file]
         covering = {test for line in mutant.lines for test in by_line.get(line, ()) if test}
         own = {test for test in covering if _is_own(test, mutant.file)}
-        chosen = sorted(own, key=self._by_seconds)
-        total = 0.0
-        for test in sorted(covering - own, key=self._by_seconds):
-            total += self._seconds[test]
-            if total > SECONDS_OF_TESTS:
-                break
-            chosen.append(test)
-        return chosen
+        return self._quickest(own, SECONDS_OF_OWN_TESTS) + self._quickest(covering - own, SECONDS_OF_OTHER_TESTS)
 
-    def _by_seconds(self, test: str) -> tuple[float, str]:
-        return self._seconds[test], test
+    def _quickest(self, tests: set[str], limit: float) -> list[str]:
+        ordered = sorted(tests, key=lambda test: (self._seconds[test], test))
+        totals = accumulate(self._seconds[test] for test in ordered)
+        return [test for test, total in zip(ordered, totals, strict=True) if total <= limit or test == ordered[0]]
 
-    def _be(self, mutant: Mutant, tests: list[str], functions: list[FunctionType]) -> None:
+    def _be(self, mutant: Mutant | None, tests: list[str], functions: list[FunctionType]) -> None:
         """In the fork: run the tests until one fails, and never return."""
         code = 1  # whatever goes wrong from here on is a mutant's fault
         try:
@@ -138,7 +144,7 @@ class MutantSession:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-            is_changed = swap_code(mutant, functions)
+            is_changed = mutant is None or swap_code(mutant, functions)
             code = int(any(map(self._fails, tests, [*tests[1:], None]))) if is_changed else NO_CHANGE
         finally:
             os._exit(code)
