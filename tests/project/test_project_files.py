@@ -55,7 +55,7 @@ def test_every_package_of_the_map_is_built(pyproject: dict[str, Any]) -> None:
 def test_make_has_every_documented_target() -> None:
     text = (REPOSITORY / "Makefile").read_text()
     documented = set(re.findall(r'@echo "make (\w+)', text))
-    assert documented == {"setup", "run", "test", "quality", "zoo", "bench", "clean"}
+    assert documented == {"setup", "run", "test", "quality", "mutants", "zoo", "bench", "clean"}
     assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in documented)
 
 
